@@ -1,0 +1,285 @@
+"""`RunConfig`: the one typed description of a run.
+
+Every field says what it does under its name; `docs/configuration.md` is generated from here. How a config is
+put together from recipe, overrides and pipeline parameters lives in `training.resolve`.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(_Section):
+    """Which model is fine-tuned."""
+
+    name: str = Field(min_length=1)
+    """A Hugging Face hub id (`org/model`), a local folder with safetensors and tokenizer, a local `.gguf` file,
+    or `package://PACKAGE/FILE.gguf` for a GGUF file inside an installed Python package."""
+
+    revision: str | None = None
+    """Branch, tag or commit of a hub model. It is pinned to the commit at download. Unset: the default branch."""
+
+    attention: Literal["sdpa", "eager"] = "sdpa"
+    """Attention implementation in transformers."""
+
+    max_context: int | None = Field(default=None, ge=1)
+    """Refuse a `data.sequence_length` above this many tokens. Unset: the model's own context length, which is
+    read when the model is at hand."""
+
+
+class DataConfig(_Section):
+    """What the model is fine-tuned on."""
+
+    train: str = Field(min_length=1)
+    """A JSONL file (`.jsonl`), or a Hugging Face hub data set id. Relative paths start at the working folder."""
+
+    train_split: str = "train"
+    """Split of a hub data set to train on."""
+
+    revision: str | None = None
+    """Branch, tag or commit of a hub data set, pinned to the commit at download."""
+
+    heldout: str | None = None
+    """A JSONL file to evaluate on. Unset: `heldout_fraction` of the training rows, chosen by their hash."""
+
+    heldout_fraction: Fraction = 0.05
+    """Share of rows held out when `heldout` is unset. A row's hash decides, so the split is stable when rows
+    are added."""
+
+    format: Literal["chat", "prompt_completion", "text"] = "chat"
+    """Shape of a row: `chat` has a list of {role, content} messages, of which the assistant's are supervised;
+    `prompt_completion` has two strings, of which the completion is supervised; `text` has one string,
+    supervised whole."""
+
+    messages_column: str = "messages"
+    """Column of the messages, for `chat`."""
+
+    prompt_column: str = "prompt"
+    """Column of the prompt, for `prompt_completion`."""
+
+    completion_column: str = "completion"
+    """Column of the completion, for `prompt_completion`."""
+
+    text_column: str = "text"
+    """Column of the text, for `text`."""
+
+    sequence_length: int = Field(default=1024, ge=8)
+    """Tokens in a packed sample. Longer documents are cut at the end, and counted."""
+
+    max_train_rows: int | None = Field(default=None, ge=1)
+    """Use only the first rows of the training data, for a quick try. Unset: all."""
+
+
+class TrainingConfig(_Section):
+    """How the optimizer steps."""
+
+    epochs: float = Field(default=1.0, gt=0)
+    """Passes over the training samples; ignored when `max_steps` is set."""
+
+    max_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps. Unset: from `epochs`."""
+
+    global_batch_size: int = Field(default=8, ge=1)
+    """Packed samples per optimizer step, over all ranks. It stays constant whatever the number of GPUs."""
+
+    micro_batch_size: int = Field(default=1, ge=1)
+    """Packed samples per forward pass on one rank. The rest of the global batch is gradient accumulation."""
+
+    learning_rate: float = Field(default=2e-5, gt=0)
+    """Peak learning rate of AdamW."""
+
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Learning rate after warm-up: to `min_lr_ratio` of the peak by cosine or line, or constant."""
+
+    warmup_ratio: Fraction = 0.03
+    """Share of all steps over which the learning rate rises linearly from zero."""
+
+    min_lr_ratio: Fraction = 0.1
+    """Learning rate at the last step, as a share of the peak. No effect on `constant`."""
+
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled weight decay, on matrices only (norms and biases are never decayed)."""
+
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of AdamW's first moment."""
+
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of AdamW's second moment."""
+
+    adam_eps: float = Field(default=1e-8, gt=0)
+    """AdamW's epsilon."""
+
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
+    """Clip the global gradient norm to this. null: never clip."""
+
+    precision: Literal["auto", "fp32", "bf16", "fp64"] = "auto"
+    """Precision of forward and backward. Parameters, gradients' sums and moments stay in fp32 (fp64 under
+    `fp64`, which is for proofs). `auto`: bf16 where the device computes it natively, else fp32."""
+
+    activation_checkpointing: Literal["none", "full"] = "none"
+    """`full` keeps only each layer's input and recomputes the layer in the backward pass: less memory, about a
+    third more compute."""
+
+    seed: int = Field(default=42, ge=0)
+    """Seed of the data order and of every random generator."""
+
+
+class ParallelConfig(_Section):
+    """How the model is spread over devices."""
+
+    num_nodes: int = Field(default=1, ge=1)
+    """Nodes (pods) of the job."""
+
+    procs_per_node: int | None = Field(default=None, ge=1)
+    """Ranks on each node. Unset: one per accelerator, or two on a CPU-only machine with two or more cores."""
+
+    strategy: Strategy = "FULL_SHARD"
+    """FULL_SHARD shards parameters, gradients and optimizer state over all ranks; SHARD_GRAD_OP keeps gathered
+    parameters between forward and backward; HYBRID_SHARD shards within a group and replicates across groups;
+    NO_SHARD replicates everything."""
+
+    shard_group_size: int | None = Field(default=None, ge=1)
+    """Ranks in a shard group, for HYBRID_SHARD only. Unset: the ranks of one node."""
+
+
+class CheckpointConfig(_Section):
+    """When the training state is saved."""
+
+    every_steps: int = Field(default=100, ge=1)
+    """Steps between checkpoints; one more is saved when the run is asked to stop."""
+
+    keep: int = Field(default=2, ge=1)
+    """Newest checkpoints that are kept."""
+
+
+class ResilienceConfig(_Section):
+    """What happens when an attempt fails."""
+
+    max_attempts: int = Field(default=2, ge=1)
+    """Attempts in all. A failure that trying again cannot mend (configuration, data) ends the run at once."""
+
+
+class EvaluationConfig(_Section):
+    """How base and tuned model are compared on the held-out rows."""
+
+    num_generations: int = Field(default=6, ge=0)
+    """Held-out prompts that both models answer, side by side in the report. Needs `data.format` chat or
+    prompt_completion."""
+
+    max_new_tokens: int = Field(default=96, ge=1)
+    """Longest answer, in tokens."""
+
+
+class RegistryConfig(_Section):
+    """Where the result is registered in MLflow."""
+
+    tracking_uri: str | None = None
+    """MLflow tracking server, or `sqlite:////path/mlflow.db`. Unset: SQLite inside the store."""
+
+    experiment: str = Field(default="shardline", min_length=1)
+    """MLflow experiment of the run."""
+
+    model_name: str = Field(default="shardline-model", pattern=r"^[^/:]+$")
+    """Name of the registered model."""
+
+    alias: str = Field(default="champion", pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*$")
+    """Alias that moves to the new version when the gate passes."""
+
+    min_improvement: float = Field(default=0.0, ge=0)
+    """The gate: held-out loss must be lower than the base model's by more than this (in nats per token), and
+    not higher than that of the version that holds the alias, if it was measured on the same data."""
+
+
+class ClusterConfig(_Section):
+    """Where the training processes run."""
+
+    launcher: Literal["auto", "local"] = "auto"
+    """`local` starts torchrun on the machine (or in the pod) of the `train` step. `auto` chooses."""
+
+
+class RunConfig(_Section):
+    """The one description of a run."""
+
+    model: ModelConfig
+    data: DataConfig
+    training: TrainingConfig = TrainingConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    resilience: ResilienceConfig = ResilienceConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    registry: RegistryConfig = RegistryConfig()
+    cluster: ClusterConfig = ClusterConfig()
+
+    @model_validator(mode="after")
+    def _check_across_fields(self) -> "RunConfig":
+        training, parallel, data = self.training, self.parallel, self.data
+        if training.global_batch_size % training.micro_batch_size:
+            raise ValueError(
+                f"training.global_batch_size is {training.global_batch_size}, which is not a multiple of "
+                f"training.micro_batch_size {training.micro_batch_size}"
+            )
+        if parallel.procs_per_node is not None:
+            check_world_size(self, parallel.num_nodes * parallel.procs_per_node)
+        elif parallel.shard_group_size is not None and parallel.strategy != "HYBRID_SHARD":
+            _refuse_shard_group(parallel)
+        if self.model.max_context is not None and data.sequence_length > self.model.max_context:
+            raise ValueError(
+                f"data.sequence_length is {data.sequence_length}, but model.max_context allows at most "
+                f"{self.model.max_context}"
+            )
+        if data.heldout is None and data.heldout_fraction == 0:
+            raise ValueError(
+                "there is nothing to evaluate on: set data.heldout to a file, or data.heldout_fraction above 0"
+            )
+        if self.cluster.launcher == "local" and parallel.num_nodes > 1:
+            raise ValueError(
+                f"parallel.num_nodes is {parallel.num_nodes}, but cluster.launcher local runs on one node: set "
+                "parallel.num_nodes to 1"
+            )
+        return self
+
+
+def check_world_size(config: RunConfig, world_size: int) -> None:
+    """Check that a number of ranks can form the mesh and share the global batch.
+
+    Args:
+        config: The run.
+        world_size: Ranks in all.
+
+    Raises:
+        ValueError: Names the fields that do not fit, and values that would.
+    """
+    training, parallel = config.training, config.parallel
+    per_pass = world_size * training.micro_batch_size
+    if training.global_batch_size % per_pass:
+        above = -(-training.global_batch_size // per_pass) * per_pass
+        raise ValueError(
+            f"training.global_batch_size is {training.global_batch_size}, which is not a multiple of "
+            f"{world_size} ranks × training.micro_batch_size {training.micro_batch_size}: "
+            f"the next that is, is {above}"
+        )
+    group = parallel.shard_group_size
+    if group is not None:
+        if parallel.strategy != "HYBRID_SHARD":
+            _refuse_shard_group(parallel)
+        if world_size % group:
+            divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
+            raise ValueError(
+                f"parallel.shard_group_size is {group}, which does not divide the {world_size} ranks: "
+                f"choose one of {', '.join(map(str, divisors))}"
+            )
+
+
+def _refuse_shard_group(parallel: ParallelConfig) -> None:
+    raise ValueError(
+        f"parallel.shard_group_size is {parallel.shard_group_size}, but it has a meaning only with "
+        f"parallel.strategy HYBRID_SHARD, not {parallel.strategy}"
+    )

@@ -1,0 +1,18 @@
+"""The one exception that people are meant to read, and the exit codes of a step."""
+
+EXIT_INVALID = 64
+"""Bad configuration or data: trying again without a change ends the same way (sysexits' EX_USAGE)."""
+
+EXIT_FAILED = 1
+"""Anything else went wrong."""
+
+EXIT_INTERRUPTED = 143
+"""Stopped by SIGTERM (128 + 15) after the state was saved."""
+
+
+class UserError(ValueError):
+    """A mistake that the user can mend.
+
+    The message says what was given, what is allowed, and where to change it. Steps print it alone, without a
+    traceback, and exit with `EXIT_INVALID`.
+    """

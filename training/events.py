@@ -1,0 +1,153 @@
+"""The event stream: what a run says of itself, as JSON lines of one schema.
+
+Ranks and steps append; progress bars, MLflow, reports and the goodput ledger read. Each writer has a file of its
+own below `<run>/events/`, so no two processes ever write to one.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+
+class _Event(BaseModel):
+    time: float = Field(default_factory=time.time)
+    """Seconds since the epoch."""
+    source: str = ""
+    """Who writes: `rank-0`, or a step's name."""
+    attempt: int = 0
+    """The attempt it belongs to, counted from 1; 0 outside of attempts."""
+
+
+class Span(_Event):
+    """Something with a beginning and an end: a pipeline step, loading, a checkpoint."""
+
+    kind: Literal["span"] = "span"
+    name: str
+    phase: Literal["start", "end"]
+    ok: bool = True
+    """At the end: whether it succeeded."""
+    seconds: float | None = None
+    """At the end: how long it took."""
+    detail: str = ""
+    """For people: what it made, or why it failed."""
+
+
+class TrainStep(_Event):
+    """One optimizer step, over all ranks."""
+
+    kind: Literal["train_step"] = "train_step"
+    step: int
+    """Counted from 1."""
+    num_steps: int
+    loss: float
+    """Cross-entropy in nats per supervised token, over the global batch."""
+    grad_norm: float
+    learning_rate: float
+    num_tokens: int
+    """Tokens in the global batch, padding excluded."""
+    num_supervised: int
+    """Tokens that the loss is taken over."""
+    seconds: float
+    """Wall time of the step."""
+    memory_gib: float
+    """Highest memory of any rank: of the accelerator's allocator, or resident on a CPU."""
+
+
+class Evaluation(_Event):
+    """Loss of one model on the held-out rows."""
+
+    kind: Literal["evaluation"] = "evaluation"
+    name: Literal["base", "tuned"]
+    loss: float
+    """Nats per supervised token."""
+    num_supervised: int
+
+
+class Incident(_Event):
+    """An attempt that ended without success."""
+
+    kind: Literal["incident"] = "incident"
+    what: str
+    """Class: `invalid`, `interrupted`, `signal`, `exception`."""
+    rank: int | None = None
+    """The first rank that failed."""
+    exit_code: int | None = None
+    evidence: str = ""
+    """The first failing rank's last words."""
+
+
+class Note(_Event):
+    """A line for people."""
+
+    kind: Literal["note"] = "note"
+    level: Literal["info", "warning", "error"] = "info"
+    text: str
+
+
+Event = Annotated[Span | TrainStep | Evaluation | Incident | Note, Field(discriminator="kind")]
+
+_adapter: TypeAdapter[Span | TrainStep | Evaluation | Incident | Note] = TypeAdapter(Event)
+
+
+class EventWriter:
+    """Appends events to the writer's own file; every line is written whole.
+
+    Args:
+        folder: `<run>/events`.
+        source: The writer's name, which is also the file's.
+        attempt: Stamped on every event.
+    """
+
+    def __init__(self, folder: Path, source: str, attempt: int = 0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.source = source
+        self.attempt = attempt
+        self._file = (folder / f"{source}.jsonl").open("a", encoding="utf-8")
+
+    def write(self, event: Any) -> None:
+        """Append one event."""
+        stamped = event.model_copy(update={"source": self.source, "attempt": event.attempt or self.attempt})
+        self._file.write(stamped.model_dump_json() + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_events(folder: Path) -> list[Any]:
+    """All events of a run, oldest first."""
+    return list(EventReader(folder).poll())
+
+
+class EventReader:
+    """Reads a run's events as they come.
+
+    Args:
+        folder: `<run>/events`; it need not exist yet.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._offsets: dict[Path, int] = {}
+
+    def poll(self) -> Iterator[Any]:
+        """Events since the last call, ordered by time."""
+        fresh = [event for path in sorted(self.folder.glob("*.jsonl")) for event in self._read(path)]
+        yield from sorted(fresh, key=lambda event: event.time)
+
+    def _read(self, path: Path) -> Iterator[Any]:
+        with path.open("rb") as file:
+            file.seek(self._offsets.get(path, 0))
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # its writer is in the middle of it, or died there: wait for the rest
+                self._offsets[path] = self._offsets.get(path, 0) + len(line)
+                try:
+                    yield _adapter.validate_python(json.loads(line))
+                except (ValidationError, ValueError):
+                    continue  # the seam where a killed writer's half line met the next one's

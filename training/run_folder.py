@@ -1,0 +1,121 @@
+"""The folder of one run in the store, and the names of what is in it.
+
+    <root>/runs/<run>/
+        config.yaml         the resolved RunConfig
+        inputs.json         where model and data set lie in the store
+        events/<source>.jsonl
+        attempts/<n>/       attempt.json, logs of every rank
+        checkpoints/step-<n>/
+        evaluation/<name>.json
+        model/              the exported model
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from training.config import RunConfig
+from training.errors import UserError
+from training.resolve import to_yaml
+from training.store import disk_errors, write_atomically
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """The published folders that a run trains from, as absolute paths."""
+
+    model: str
+    dataset: str
+
+
+class RunFolder:
+    """One run's folder.
+
+    Args:
+        root: The store's root.
+        run: The run's name; see `check_run_name`.
+    """
+
+    def __init__(self, root: str | Path, run: str) -> None:
+        check_run_name(run)
+        self.run = run
+        self.root = Path(root).expanduser().absolute()
+        self.path = self.root / "runs" / run
+        self.events = self.path / "events"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.evaluation = self.path / "evaluation"
+        self.config_file = self.path / "config.yaml"
+
+    @classmethod
+    def at(cls, path: str | Path) -> "RunFolder":
+        """The run whose folder is `path`, which is `<root>/runs/<run>`."""
+        folder = Path(path).absolute()
+        return cls(folder.parent.parent, folder.name)
+
+    def create(self, config: RunConfig) -> None:
+        """Make the folder and save the config.
+
+        Raises:
+            UserError: The run exists with another config, so its checkpoints would not fit.
+        """
+        with disk_errors(self.root):
+            self.events.mkdir(parents=True, exist_ok=True)
+            if self.config_file.is_file():
+                if self.config() != config:
+                    raise UserError(
+                        f"the run '{self.run}' exists with another configuration ({self.config_file}): "
+                        "give this run another name, or go back to that configuration to resume it"
+                    )
+                return
+            write_atomically(self.config_file, to_yaml(config))
+
+    def config(self) -> RunConfig:
+        """The run's resolved config."""
+        return RunConfig.model_validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
+
+    def save_inputs(self, inputs: RunInputs) -> None:
+        """Record which model and data set the run trains from."""
+        write_atomically(self.path / "inputs.json", json.dumps(asdict(inputs)))
+
+    def inputs(self) -> RunInputs:
+        """Which model and data set the run trains from."""
+        return RunInputs(**json.loads((self.path / "inputs.json").read_text()))
+
+    def attempt(self, number: int) -> Path:
+        """The folder of an attempt, counted from 1."""
+        return self.path / "attempts" / str(number)
+
+    def attempts(self) -> list[int]:
+        """Numbers of the attempts so far, ascending."""
+        folders = (self.path / "attempts").glob("*") if (self.path / "attempts").is_dir() else []
+        return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+
+
+def check_run_name(run: str) -> None:
+    """Check that a run's name can be a folder, a Kubernetes name and an MLflow tag.
+
+    Raises:
+        UserError: Says what is allowed.
+    """
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?", run):
+        raise UserError(
+            f"the run name {run!r} is not valid: use at most 48 lower-case letters, digits and '-', starting "
+            "with a letter and ending with a letter or digit"
+        )
+
+
+def run_name_from_job(job_name: str) -> str:
+    """A valid run name for a pipeline job's name; the same job always gives the same name.
+
+    Keeps the end of a long name, where job names differ from each other.
+    """
+    name = re.sub(r"[^a-z0-9]+", "-", job_name.lower()).strip("-")
+    if not name or not name[0].isalpha():
+        name = f"run-{name}".rstrip("-")
+    if len(name) > 48:
+        name = f"r-{name[-46:].lstrip('-')}"
+    return name

@@ -1,0 +1,221 @@
+"""The store: content-addressed folders that are either whole or absent.
+
+A folder is written in staging, sealed with a manifest of checksums, flushed to disk and renamed into place. A
+rename is atomic, so a reader sees all of it or nothing, and of two processes that publish the same fingerprint
+at once the second finds the first's work and drops its own.
+
+    <root>/<kind>/<fingerprint>/          published
+    <root>/.staging/<kind>-<fingerprint>.<host>.<pid>.<random>/   being written
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from training.errors import UserError
+
+MANIFEST = "manifest.json"
+STAGING = ".staging"
+
+_ABANDONED_S = 24 * 3600
+"""Age after which staging of another host counts as abandoned; a host's own is judged by its process."""
+
+
+class Store:
+    """Published folders below one root: a local folder, or a volume that all pods mount.
+
+    Args:
+        root: Where the store lives; created when it is missing.
+
+    Raises:
+        UserError: The root cannot be created or written to.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).expanduser().absolute()
+        with disk_errors(self.root):
+            (self.root / STAGING).mkdir(parents=True, exist_ok=True)
+
+    def path(self, kind: str, key: str) -> Path:
+        """Where `key` of `kind` is, or would be, published."""
+        _check_name(kind)
+        _check_name(key)
+        return self.root / kind / key
+
+    def get(self, kind: str, key: str) -> Path | None:
+        """The published folder, or None. A folder without a manifest was never published."""
+        path = self.path(kind, key)
+        return path if (path / MANIFEST).is_file() else None
+
+    @contextlib.contextmanager
+    def publish(self, kind: str, key: str, about: Mapping[str, Any]) -> Iterator[Path]:
+        """Write a folder and publish it when the block ends; an exception publishes nothing.
+
+        Args:
+            kind: Family, for example `models`.
+            key: Fingerprint of the content.
+            about: What the manifest records besides the checksums.
+
+        Yields:
+            The empty staging folder to write into.
+
+        Raises:
+            UserError: The disk is full, or the store may not be written to.
+        """
+        target = self.path(kind, key)
+        with disk_errors(self.root):
+            prefix = f"{kind}-{key}.{socket.gethostname()}.{os.getpid()}."
+            staging = Path(tempfile.mkdtemp(prefix=prefix, dir=self.root / STAGING))
+            staging.chmod(0o755)
+            try:
+                yield staging
+                seal(staging, about)
+                rename_into_place(staging, target)
+            finally:
+                shutil.rmtree(staging, ignore_errors=True)
+
+    def sweep(self) -> list[Path]:
+        """Remove staging that its writer left behind, and return what was removed."""
+        removed = []
+        for folder in (self.root / STAGING).iterdir():
+            if _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                removed.append(folder)
+        return removed
+
+
+def fingerprint(**parts: Any) -> str:
+    """Name content by what it is made from: 16 hex digits of SHA-256 over the parts as canonical JSON."""
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def seal(folder: Path, about: Mapping[str, Any]) -> None:
+    """Write the manifest (sizes and checksums of all files) and flush the whole folder to disk."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    entries = {
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": checksum(path)}
+        for path in files
+    }
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"about": dict(about), "files": entries}, indent=1, ensure_ascii=False))
+    for path in [*files, manifest]:
+        _fsync(path)
+    for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
+        _fsync(path)
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What the manifest of a published folder records."""
+    content: dict[str, Any] = json.loads((folder / MANIFEST).read_text())["about"]
+    return content
+
+
+def verify(folder: Path) -> list[str]:
+    """Compare a published folder with its manifest; returns the names of files that are missing or differ."""
+    entries = json.loads((folder / MANIFEST).read_text())["files"]
+    return [
+        name
+        for name, entry in entries.items()
+        if not (folder / name).is_file()
+        or (folder / name).stat().st_size != entry["bytes"]
+        or checksum(folder / name) != entry["sha256"]
+    ]
+
+
+def rename_into_place(staging: Path, target: Path) -> None:
+    """Move a sealed folder to its name; if another process was first, its equal folder stays."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        staging.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not (target / MANIFEST).is_file():
+            raise
+    _fsync(target.parent)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a small file so that a reader sees the old content or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def disk_errors(root: Path) -> Iterator[None]:
+    """Turn "no space" and "no permission" into one sentence that names the store and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"the disk of the store {root} is full: free some space (unfinished work is removed by itself) "
+                "or choose another store"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise UserError(
+                f"no permission to write {error.filename or root}: make the store {root} writable for this "
+                "user, or choose another store"
+            ) from error
+        if error.errno in (errno.ENOTDIR, errno.EEXIST) and not root.is_dir():
+            raise UserError(f"the store {root} cannot be a folder: a file is in the way") from error
+        raise
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        _, host, pid, _ = folder.name.rsplit(".", 3)
+        age_s = time.time() - folder.stat().st_mtime
+    except (ValueError, OSError):
+        return False
+    if host != socket.gethostname():
+        return age_s > _ABANDONED_S
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return age_s > _ABANDONED_S
+
+
+def _check_name(name: str) -> None:
+    # Names become paths, and some come from users.
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UserError(
+            f"{name!r} cannot be a name in the store: use letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit"
+        )
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
