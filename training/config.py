@@ -27,8 +27,8 @@ class ModelConfig(_Section):
     revision: str | None = None
     """Branch, tag or commit of a hub model. It is pinned to the commit at download. Unset: the default branch."""
 
-    attention: Literal["sdpa", "eager"] = "sdpa"
-    """Attention implementation in transformers."""
+    attention: Literal["auto", "sdpa", "eager"] = "auto"
+    """Attention implementation in transformers; `auto` takes sdpa where the architecture supports it."""
 
     max_context: int | None = Field(default=None, ge=1)
     """Refuse a `data.sequence_length` above this many tokens. Unset: the model's own context length, which is
@@ -128,6 +128,9 @@ class TrainingConfig(_Section):
     """`full` keeps only each layer's input and recomputes the layer in the backward pass: less memory, about a
     third more compute."""
 
+    export_dtype: Literal["source", "bf16", "fp32", "fp64"] = "source"
+    """Dtype of the exported weights; `source` is that of the model that was fine-tuned."""
+
     seed: int = Field(default=42, ge=0)
     """Seed of the data order and of every random generator."""
 
@@ -157,7 +160,11 @@ class CheckpointConfig(_Section):
     """Steps between checkpoints; one more is saved when the run is asked to stop."""
 
     keep: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept."""
+    """Newest checkpoints that are kept while the run goes on."""
+
+    keep_after_finish: bool = False
+    """Keep checkpoints when the run has finished. They are several times the model's size, and the exported
+    model does not need them."""
 
 
 class ResilienceConfig(_Section):

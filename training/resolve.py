@@ -3,6 +3,7 @@
 Sources, later wins: recipe file → dotted overrides → flat pipeline parameters that were set.
 """
 
+import contextlib
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,17 +54,17 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or "." not in key:
-        raise UserError(f"the override {text!r} is not of the form section.field=value, as in training.seed=7")
+        raise UserError(
+            f"the override {text!r} is not of the form section.field=value, as in training.seed=7"
+        )
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
         raise UserError(f"the override {text!r} has a value that is not YAML: put text in quotes") from None
     # YAML 1.1 reads 1e-4 as text; people mean the number.
     if isinstance(parsed, str):
-        try:
+        with contextlib.suppress(ValueError):
             parsed = float(parsed)
-        except ValueError:
-            pass
     return key, parsed
 
 

@@ -1,34 +1,34 @@
 """The folder of one run in the store, and the names of what is in it.
 
-    <root>/runs/<run>/
-        config.yaml         the resolved RunConfig
-        inputs.json         where model and data set lie in the store
-        events/<source>.jsonl
-        attempts/<n>/       attempt.json, logs of every rank
-        checkpoints/step-<n>/
-        evaluation/<name>.json
-        model/              the exported model
+<root>/runs/<run>/
+config.yaml         the resolved RunConfig
+inputs/             pointers to the published model and data set
+events/<source>.jsonl
+attempts/<n>/       attempt.json, logs of every rank
+checkpoints/step-<n>/
+evaluation/<name>.json
+model/              the exported model
 """
 
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
 from training.config import RunConfig
 from training.errors import UserError
 from training.resolve import to_yaml
-from training.store import disk_errors, write_atomically
+from training.store import MANIFEST, disk_errors, write_atomically
 
 
 @dataclass(frozen=True)
 class RunInputs:
-    """The published folders that a run trains from, as absolute paths."""
+    """The published folders that a run trains from."""
 
-    model: str
-    dataset: str
+    model: Path
+    dataset: Path
 
 
 class RunFolder:
@@ -49,6 +49,7 @@ class RunFolder:
         self.model = self.path / "model"
         self.evaluation = self.path / "evaluation"
         self.config_file = self.path / "config.yaml"
+        self.stop_request = self.path / "stop"
 
     @classmethod
     def at(cls, path: str | Path) -> "RunFolder":
@@ -77,13 +78,26 @@ class RunFolder:
         """The run's resolved config."""
         return RunConfig.model_validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
 
-    def save_inputs(self, inputs: RunInputs) -> None:
-        """Record which model and data set the run trains from."""
-        write_atomically(self.path / "inputs.json", json.dumps(asdict(inputs)))
+    def save_input(self, name: Literal["model", "dataset"], folder: Path) -> None:
+        """Record which published folder the run takes as its model or data set."""
+        write_atomically(self.path / "inputs" / name, str(folder))
 
     def inputs(self) -> RunInputs:
-        """Which model and data set the run trains from."""
-        return RunInputs(**json.loads((self.path / "inputs.json").read_text()))
+        """Which model and data set the run trains from.
+
+        Raises:
+            UserError: A step before has not run, or its folder is gone from the store.
+        """
+        return RunInputs(self._input("model", "download_model"), self._input("dataset", "tokenize_dataset"))
+
+    def _input(self, name: str, step: str) -> Path:
+        pointer = self.path / "inputs" / name
+        if not pointer.is_file():
+            raise UserError(f"the run '{self.run}' has no {name} yet: run the step {step} first")
+        folder = Path(pointer.read_text(encoding="utf-8"))
+        if not (folder / MANIFEST).is_file():
+            raise UserError(f"the run's {name} {folder} is gone from the store: run the step {step} again")
+        return folder
 
     def attempt(self, number: int) -> Path:
         """The folder of an attempt, counted from 1."""

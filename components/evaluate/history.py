@@ -1,0 +1,90 @@
+"""What the event stream tells of the training: the steps that count, and the attempts they took."""
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.events import Incident, TrainStep, read_events
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at the training."""
+
+    number: int
+    first_step: int | None
+    """None: it ended before its first step."""
+    last_step: int | None
+    incidents: tuple[Incident, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """The training as its events tell it.
+
+    Attributes:
+        steps: One event per optimizer step, ascending; of a step computed twice, the later one.
+        attempts: The attempts, ascending.
+        num_repeated: Steps that were computed again after a resume.
+    """
+
+    steps: tuple[TrainStep, ...]
+    attempts: tuple[Attempt, ...]
+    num_repeated: int
+
+    @property
+    def seconds(self) -> float:
+        """Time within the steps that count."""
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens trained on, in the steps that count."""
+        return sum(step.num_tokens for step in self.steps)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Median over the steps, which a slow first step does not move; None without steps."""
+        return statistics.median(tokens_per_s(step) for step in self.steps) if self.steps else None
+
+    @property
+    def peak_memory_gib(self) -> float | None:
+        """Highest memory of any rank at any step; None without steps."""
+        return max((step.memory_gib for step in self.steps), default=None)
+
+    @property
+    def ended(self) -> float | None:
+        """When the last step ended, in seconds since the epoch; None without steps."""
+        return max((step.time for step in self.steps), default=None)
+
+
+def read_history(events: Path) -> History:
+    """Read the training's history from a run's event folder."""
+    found = read_events(events)
+    # By attempt before time: clocks of two machines may differ.
+    steps = sorted(
+        (event for event in found if isinstance(event, TrainStep)), key=lambda step: (step.attempt, step.time)
+    )
+    latest = {step.step: step for step in steps}
+    incidents = [event for event in found if isinstance(event, Incident)]
+    numbers = sorted({event.attempt for event in [*steps, *incidents]})
+    return History(
+        steps=tuple(latest[number] for number in sorted(latest)),
+        attempts=tuple(_attempt(number, steps, incidents) for number in numbers),
+        num_repeated=len(steps) - len(latest),
+    )
+
+
+def tokens_per_s(step: TrainStep) -> float:
+    """Throughput of one step, over all ranks."""
+    return step.num_tokens / step.seconds if step.seconds > 0 else 0.0
+
+
+def _attempt(number: int, steps: list[TrainStep], incidents: list[Incident]) -> Attempt:
+    own = [step.step for step in steps if step.attempt == number]
+    return Attempt(
+        number=number,
+        first_step=min(own, default=None),
+        last_step=max(own, default=None),
+        incidents=tuple(incident for incident in incidents if incident.attempt == number),
+    )

@@ -1,0 +1,1 @@
+"""The register_model step."""

@@ -1,0 +1,31 @@
+"""Shell of the register_model step."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def register_model(
+    store: str, run: str, registered: dsl.Output[dsl.Model], summary: dsl.Output[dsl.Markdown]
+) -> None:
+    """Log the run to MLflow, register the tuned model as a version, and move the alias if the gate passes.
+
+    A re-run of the step finds the MLflow run and the version that it made before.
+
+    Args:
+        store: Root folder of the store.
+        run: Name of the run.
+        registered: The version in the registry, `models:/<name>/<version>`.
+        summary: The gate's decision with its reasons, for people.
+    """
+    from pathlib import Path
+
+    from components.register_model.register import register_run
+    from components.step import Step
+
+    with Step("register_model", store, run) as step:
+        registration = register_run(step)
+        registered.uri = registration.uri
+        registered.metadata.update(registration.metadata())
+        Path(summary.path).write_text(registration.summary, encoding="utf-8")

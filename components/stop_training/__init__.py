@@ -1,0 +1,1 @@
+"""The stop_training step: the pipeline's exit handler."""

@@ -1,0 +1,22 @@
+"""Shell of the stop_training step."""
+
+from kfp import dsl
+
+from components.image import IMAGE
+
+
+@dsl.component(base_image=IMAGE, install_kfp_package=False)
+def stop_training(store: str, run: str, job: str, status: dsl.PipelineTaskFinalStatus) -> None:
+    """Leave nothing behind, however the pipeline ended: stop what still trains, sweep unfinished work.
+
+    Args:
+        store: Root folder of the store.
+        run: Name of the run; empty: made from the pipeline job's name, as preflight does.
+        job: Name of the pipeline job.
+        status: How the pipeline ended; given by Kubeflow.
+    """
+    from components.step import ClosingStep
+    from components.stop_training.cleanup import clean_up
+
+    with ClosingStep("stop_training", store, run, job) as step:
+        clean_up(step, status.state)

@@ -1,0 +1,1 @@
+"""The tokenize_dataset step."""

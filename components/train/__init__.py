@@ -1,0 +1,1 @@
+"""The train step: the outside view of a distributed job."""

@@ -1,0 +1,121 @@
+"""Runs a job as processes of this machine: one node under torchrun on loopback."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import psutil
+
+from components.train.job import TrainingJob
+from components.train.launchers import JobState
+from training.errors import UserError
+
+_STOP_GRACE_S = 330.0
+"""After SIGTERM the ranks finish their step and save; past this, SIGKILL. Longer than the node's own grace."""
+
+
+class LocalLauncher:
+    """Runs one job on this machine, or in the pod that this process runs in."""
+
+    name = "local"
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def submit(self, job: TrainingJob) -> dict[str, object]:
+        """Start the node's process; its output goes to the attempt's `node.log`."""
+        if job.num_nodes != 1:
+            raise UserError(
+                f"parallel.num_nodes is {job.num_nodes}, but the local launcher has one node: set it to 1"
+            )
+        env = {
+            **os.environ,
+            **job.env,
+            "SHARDLINE_ATTEMPT": str(job.attempt),
+            "PET_NNODES": "1",
+            "PET_NPROC_PER_NODE": str(job.procs_per_node),
+            "PET_RDZV_BACKEND": "c10d",
+            # Port 0: the kernel picks a free one, so that several runs can share the machine.
+            "PET_RDZV_ENDPOINT": "127.0.0.1:0",
+            "PET_RDZV_ID": job.name,
+            # Without it torchrun announces the machine's host name, which need not resolve on a laptop.
+            "PET_LOCAL_ADDR": "127.0.0.1",
+        }
+        attempt = job.run_folder / "attempts" / str(job.attempt)
+        attempt.mkdir(parents=True, exist_ok=True)
+        with (attempt / "node.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "training.node", str(job.run_folder)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C goes to this process alone, which then stops the node in good order.
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        return {"pid": self._process.pid, "created": psutil.Process(self._process.pid).create_time()}
+
+    def poll(self) -> JobState:
+        """Look at the node's process."""
+        assert self._process is not None, "poll() before submit()"
+        code = self._process.poll()
+        if code is None:
+            return JobState.RUNNING
+        return JobState.SUCCEEDED if code == 0 else JobState.FAILED
+
+    def exit_code(self) -> int | None:
+        """The node's exit code; 128 + n for signal n."""
+        assert self._process is not None, "exit_code() before submit()"
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def stop(self) -> None:
+        """SIGTERM, wait for the ranks to save, then SIGKILL whatever is left."""
+        if self._process is not None:
+            _terminate(psutil.Process(self._process.pid)) if self._process.poll() is None else None
+            self._process.wait()
+
+
+def stop_leftover(record: Mapping[str, object]) -> bool:
+    """Stop the job of an earlier launcher process, if it is still there.
+
+    Args:
+        record: What `submit` returned.
+
+    Returns:
+        Whether there was something to stop.
+    """
+    pid, created = record.get("pid"), record.get("created")
+    if not isinstance(pid, int) or not isinstance(created, float):
+        return False
+    try:
+        process = psutil.Process(pid)
+        # A pid is reused; pid and time of creation are not.
+        if abs(process.create_time() - created) > 1 or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        _terminate(process)
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def _terminate(node: psutil.Process) -> None:
+    try:
+        ranks = node.children(recursive=True)
+        node.terminate()
+        _, alive = psutil.wait_procs([node, *ranks], timeout=_STOP_GRACE_S)
+    except psutil.NoSuchProcess:
+        return
+    for process in alive:
+        process.kill()
+
+
+def _die_with_parent() -> None:
+    """On Linux, the node gets SIGTERM when its launcher dies, however it dies."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)

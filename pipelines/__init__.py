@@ -1,0 +1,1 @@
+"""The graphs, and the ways to run them."""

@@ -1,0 +1,138 @@
+"""The `shardline` command."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from training.errors import EXIT_INVALID, UserError
+
+app = typer.Typer(
+    help="Fine-tune Hugging Face causal language models with PyTorch FSDP, as a Kubeflow pipeline.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+RecipeArgument = Annotated[
+    str, typer.Argument(help="Name of a recipe that ships with Shardline, or path of a YAML file.")
+]
+OverrideOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given several times."
+    ),
+]
+
+
+@app.command()
+def run(
+    recipe: RecipeArgument = "quickstart",
+    overrides: OverrideOption = None,
+    store: Annotated[
+        Path,
+        typer.Option(help="Folder for models, data sets and runs.", envvar="SHARDLINE_STORE", show_envvar=True),
+    ] = Path(".shardline"),
+    name: Annotated[
+        str, typer.Option(help="Name of the run; naming an unfinished run resumes it. Default: made up.")
+    ] = "",
+    new: Annotated[
+        bool, typer.Option("--new", help="Begin a new run even if an unfinished one of the same settings exists.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show the steps' whole output instead of progress.")
+    ] = False,
+) -> None:
+    """Run the whole graph on this machine: check, download, tokenize, train, evaluate, register.
+
+    A model or data set that is in the store already is not made again, and an interrupted run goes on from its
+    newest checkpoint.
+
+    Examples:
+
+        shardline run
+
+        shardline run quickstart -s training.max_steps=5
+
+        shardline run my-recipe.yaml --store /data/shardline
+    """
+    from pipelines.local_run import LocalRun, choose_run, run_graph
+    from pipelines.summary import print_summary
+    from training.resolve import find_recipe, read_recipe, resolve
+    from training.run_folder import check_run_name
+
+    console = Console()
+    config = resolve(read_recipe(find_recipe(recipe)), overrides or [])
+    store = store.expanduser().absolute()
+    if name:
+        check_run_name(name)
+        run_name, resumes = name, (store / "runs" / name).exists()
+    else:
+        run_name, resumes = choose_run(store, recipe, config, fresh=new)
+    verb = "Resuming" if resumes else "Starting"
+    console.print(f"{verb} the run [bold]{run_name}[/bold] in {store}", highlight=False)
+    code = run_graph(LocalRun(recipe, overrides or [], store, run_name), console, verbose=verbose)
+    print_summary(console, store, run_name, code)
+    raise typer.Exit(code)
+
+
+@app.command(name="compile")
+def compile_command(
+    output: Annotated[
+        Path | None, typer.Option(help="Folder to write to. Default: the package's pipelines/compiled.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit with 1 if a committed graph is out of date.")
+    ] = False,
+) -> None:
+    """Compile the graphs to the YAML that is uploaded to Kubeflow Pipelines."""
+    from pipelines.compiler import COMPILED, compile_all, drifted
+
+    if check:
+        stale = drifted()
+        for file in stale:
+            print(f"{file} differs from its source: run `shardline compile` and commit it", file=sys.stderr)
+        raise typer.Exit(1 if stale else 0)
+    for path in compile_all(output or COMPILED):
+        print(path)
+
+
+@app.command()
+def config(
+    recipe: RecipeArgument = "quickstart",
+    overrides: OverrideOption = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="Print the reference page of all settings instead.")
+    ] = False,
+) -> None:
+    """Print the configuration that a recipe and overrides resolve to, after all checks.
+
+    Sources, later wins: the recipe, then --set overrides (in a pipeline: the parameter `overrides`), then the
+    pipeline's own parameters.
+    """
+    from pipelines.reference import reference_page
+    from training.resolve import find_recipe, read_recipe, resolve, to_yaml
+
+    if reference:
+        print(reference_page(), end="")
+        return
+    print(to_yaml(resolve(read_recipe(find_recipe(recipe)), overrides or [])), end="")
+
+
+def main() -> None:
+    """Run the command; a mistake that the user can mend is told in its own words alone."""
+    # Hugging Face and MLflow are chatty on import; set before anything imports them.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_INVALID)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Compile the graphs to the YAML that Kubeflow takes."""
+
+import tempfile
+import warnings
+from pathlib import Path
+
+from kfp import compiler
+
+from pipelines.finetune import finetune
+
+COMPILED = Path(__file__).parent / "compiled"
+
+_GRAPHS = {"finetune.yaml": finetune}
+
+
+def compile_all(folder: Path) -> list[Path]:
+    """Write every graph into `folder`; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, graph in _GRAPHS.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            compiler.Compiler().compile(graph, str(folder / name))
+        written.append(folder / name)
+    return written
+
+
+def drifted() -> list[str]:
+    """Names of committed graphs that differ from what their Python source compiles to."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [
+            fresh.name
+            for fresh in compile_all(Path(folder))
+            if not (COMPILED / fresh.name).is_file() or (COMPILED / fresh.name).read_text() != fresh.read_text()
+        ]

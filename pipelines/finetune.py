@@ -1,0 +1,102 @@
+"""The `finetune` graph: data and model in, an evaluated and registered model out."""
+
+from kfp import dsl, kubernetes
+
+from components.download_model.component import download_model as download_model_step
+from components.evaluate.component import evaluate as evaluate_step
+from components.preflight.component import preflight as preflight_step
+from components.register_model.component import register_model as register_model_step
+from components.stop_training.component import stop_training as stop_training_step
+from components.tokenize_dataset.component import tokenize_dataset as tokenize_dataset_step
+from components.train.component import train as train_step
+
+STORE_MOUNT = "/mnt/shardline"
+
+
+@dsl.pipeline(name="shardline-finetune")
+def finetune(
+    recipe: str = "quickstart",
+    model: str = "",
+    model_revision: str = "",
+    train_data: str = "",
+    heldout_data: str = "",
+    epochs: float = 0.0,
+    max_steps: int = 0,
+    learning_rate: float = 0.0,
+    global_batch_size: int = 0,
+    sequence_length: int = 0,
+    precision: str = "",
+    strategy: str = "",
+    procs_per_node: int = 0,
+    registered_model: str = "",
+    mlflow_tracking_uri: str = "",
+    overrides: str = "",
+    run: str = "",
+    store: str = STORE_MOUNT,
+    store_claim: str = "shardline-store",
+) -> None:
+    """Fine-tune a Hugging Face causal language model with PyTorch FSDP, evaluate it, and register it in MLflow.
+
+    A parameter that is left empty (or 0) keeps the recipe's value. Parameters win over overrides, and overrides
+    over the recipe.
+
+    Args:
+        recipe: Name of a recipe that ships with Shardline, or path of a YAML file that every step can read.
+        model: Model to fine-tune: hub id, folder, .gguf file, or package://PACKAGE/FILE.gguf.
+        model_revision: Branch, tag or commit of a hub model.
+        train_data: Training data: a JSONL file or a hub data set id.
+        heldout_data: Held-out data: a JSONL file.
+        epochs: Passes over the training data.
+        max_steps: Optimizer steps; wins over epochs.
+        learning_rate: Peak learning rate.
+        global_batch_size: Packed samples per optimizer step, over all ranks.
+        sequence_length: Tokens in a packed sample.
+        precision: auto, bf16 or fp32.
+        strategy: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD or NO_SHARD.
+        procs_per_node: Ranks on a node; by default one per GPU.
+        registered_model: Name of the model in MLflow's registry.
+        mlflow_tracking_uri: MLflow server; by default SQLite inside the store.
+        overrides: Any other setting as section.field=value, separated by ; or line breaks.
+        run: Name of the run; by default the pipeline job's. A run of the same name and configuration resumes.
+        store: Root folder of the store.
+        store_claim: PersistentVolumeClaim (ReadWriteMany) that is mounted at /mnt/shardline.
+    """
+    job = dsl.PIPELINE_JOB_NAME_PLACEHOLDER
+    stop = _on_store(stop_training_step(store=store, run=run, job=job), store_claim)
+    with dsl.ExitHandler(stop):
+        prepared = _on_store(
+            preflight_step(
+                store=store,
+                run=run,
+                job=job,
+                recipe=recipe,
+                model=model,
+                model_revision=model_revision,
+                train_data=train_data,
+                heldout_data=heldout_data,
+                epochs=epochs,
+                max_steps=max_steps,
+                learning_rate=learning_rate,
+                global_batch_size=global_batch_size,
+                sequence_length=sequence_length,
+                precision=precision,
+                strategy=strategy,
+                procs_per_node=procs_per_node,
+                registered_model=registered_model,
+                mlflow_tracking_uri=mlflow_tracking_uri,
+                overrides=overrides,
+            ),
+            store_claim,
+        )
+        name = prepared.outputs["Output"]
+        downloaded = _on_store(download_model_step(store=store, run=name), store_claim)
+        tokenized = _on_store(tokenize_dataset_step(store=store, run=name), store_claim)
+        trained = _on_store(train_step(store=store, run=name), store_claim).after(downloaded, tokenized)
+        evaluated = _on_store(evaluate_step(store=store, run=name), store_claim).after(trained)
+        _on_store(register_model_step(store=store, run=name), store_claim).after(evaluated)
+
+
+def _on_store(task: dsl.PipelineTask, claim: str) -> dsl.PipelineTask:
+    """Mount the store, and leave caching to it: it knows what is still there, and Kubeflow does not."""
+    task.set_caching_options(False)
+    return kubernetes.mount_pvc(task, pvc_name=claim, mount_path=STORE_MOUNT)

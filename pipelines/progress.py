@@ -1,0 +1,132 @@
+"""What a person sees while a run goes on, read from its event stream."""
+
+import math
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from training.events import Evaluation, Incident, Note, Span, TrainStep
+
+STEPS = {
+    "preflight": "check the configuration, model and data",
+    "download_model": "bring the model into the store",
+    "tokenize_dataset": "tokenize and pack the data",
+    "train": "fine-tune",
+    "evaluate": "compare base and tuned model",
+    "register_model": "register in MLflow",
+    "stop_training": "clean up",
+}
+"""The graph's steps in the order in which a machine runs them, and what each does."""
+
+
+class ProgressView:
+    """Shows a run: on a terminal with live bars, elsewhere line by line.
+
+    Args:
+        console: Where to.
+        quiet: Show only what went wrong.
+
+    Attributes:
+        told_failure: Whether a step's error has been shown.
+    """
+
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self.console = console
+        self.told_failure = False
+        self._quiet = quiet
+        self._live = Live(console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
+        self._running: str | None = None
+        self._began = 0.0
+        self._training: TrainStep | None = None
+        self._bars = Progress(
+            TextColumn("           "),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            console=console,
+        )
+        self._bar = self._bars.add_task("", total=None, facts="")
+
+    def __enter__(self) -> "ProgressView":
+        """Begin the live display."""
+        if self._live is not None and not self._quiet:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the live display."""
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above what is live."""
+        self.console.print(text, highlight=False)
+
+    def show(self, event: Any) -> None:
+        """Take one event in."""
+        if isinstance(event, Span) and event.name in STEPS and event.source == event.name:
+            self._on_step_span(event)
+        elif self._quiet:
+            return
+        elif isinstance(event, TrainStep):
+            self._on_train_step(event)
+        elif isinstance(event, Note):
+            style = "yellow" if event.level == "warning" else "dim"
+            self.say(f"             [{style}]{escape(event.text)}[/{style}]")
+        elif isinstance(event, Incident):
+            self.say(f"             [yellow]attempt {event.attempt}: {event.what}[/yellow]")
+        elif isinstance(event, Evaluation):
+            self.say(
+                f"             [dim]{event.name} model: held-out perplexity "
+                f"{math.exp(min(event.loss, 700)):.2f}[/dim]"
+            )
+        self._refresh()
+
+    def _on_step_span(self, event: Span) -> None:
+        if event.phase == "start":
+            self._running, self._began, self._training = event.name, time.monotonic(), None
+            if not self._quiet and self._live is None:
+                self.say(f"▸ {event.name}: {STEPS[event.name]}")
+        else:
+            self._running = None
+            mark = "[green]✓[/green]" if event.ok else "[red]✗[/red]"
+            took = f"{event.seconds or 0:.1f} s"
+            if event.ok and not self._quiet:
+                self.say(f"{mark} [bold]{event.name:<17}[/bold] {took:>8}   {escape(event.detail)}")
+            elif not event.ok:
+                self.told_failure = True
+                self.say(f"{mark} [bold]{event.name:<17}[/bold] {took:>8}")
+                self.say(f"  [red]{escape(event.detail)}[/red]")
+
+    def _on_train_step(self, event: TrainStep) -> None:
+        self._training = event
+        left = (event.num_steps - event.step) * event.seconds
+        facts = (
+            f"loss {event.loss:.3f}  {event.num_tokens / event.seconds:,.0f} tokens/s  "
+            f"{event.memory_gib:.1f} GiB a rank  {left:.0f} s left"
+        )
+        self._bars.update(self._bar, total=event.num_steps, completed=event.step, facts=facts)
+        if self._live is None:
+            self.say(f"    step {event.step}/{event.num_steps}  {facts}")
+
+    def _refresh(self) -> None:
+        if self._live is None or self._quiet:
+            return
+        if self._running is None:
+            self._live.update(Text(""))
+            return
+        row = Table.grid(padding=(0, 1))
+        row.add_row(
+            Spinner("dots"), Text(f"{self._running:<17}", style="bold"), Text(STEPS[self._running], style="dim")
+        )
+        self._live.update(Group(row, self._bars) if self._training is not None else row)

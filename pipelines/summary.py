@@ -1,0 +1,65 @@
+"""The last lines of a run on this machine: what came of it, and where it is."""
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from training.errors import EXIT_INTERRUPTED
+from training.run_folder import RunFolder
+from training.store import MANIFEST
+
+
+def print_summary(console: Console, store: Path, run: str, code: int) -> None:
+    """Say how the run ended and what to do next.
+
+    Args:
+        console: Where to.
+        store: Root of the store.
+        run: The run's name.
+        code: Exit code of the graph.
+    """
+    folder = RunFolder(store, run)
+    say = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
+    if code == EXIT_INTERRUPTED:
+        say(f"Stopped. `shardline run --name {run}` with the same recipe and settings goes on from here.")
+        return
+    if code != 0:
+        log = max((folder.path / "pipeline").glob("*/pipeline.log"), default=None)
+        say(f"The run did not finish. What is done is kept; the whole output is in {log}")
+        return
+    base, tuned = (_read(folder.evaluation / f"{name}.json") for name in ("base", "tuned"))
+    registered = _read(folder.path / "registration.json")
+    say("")
+    if base and tuned:
+        say(f"[bold]Held-out perplexity {base['perplexity']:.1f} → {tuned['perplexity']:.1f}[/bold]")
+        _print_example(console, base, tuned)
+    say(f"Report      {folder.evaluation / 'report.html'}")
+    if (folder.model / MANIFEST).is_file():
+        say(f"Model       {folder.model}")
+    if registered:
+        say(f"Registered  {escape(str(registered['name']))} version {registered['version']}")
+        say(f"Browse      mlflow ui --backend-store-uri {registered['tracking_uri']}")
+
+
+def _print_example(console: Console, base: dict, tuned: dict) -> None:  # type: ignore[type-arg]
+    pairs = list(zip(base["generations"], tuned["generations"], strict=False))
+    if not pairs:
+        return
+    before, after = pairs[0]
+    for label, text, style in (
+        ("Question", before["question"], "bold"),
+        ("Before", before["answer"], "dim"),
+        ("After", after["answer"], "green"),
+    ):
+        console.print(f"{label:<11} [{style}]{escape(' '.join(text.split()))}[/{style}]", highlight=False)
+    console.print()
+
+
+def _read(path: Path) -> dict:  # type: ignore[type-arg]
+    try:
+        content: dict = json.loads(path.read_text(encoding="utf-8"))  # type: ignore[type-arg]
+    except FileNotFoundError:
+        return {}
+    return content

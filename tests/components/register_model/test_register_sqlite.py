@@ -1,0 +1,261 @@
+"""Registering in SQLite inside the store."""
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import START, aliases, client_of, register, write_evaluation
+
+from components.register_model.register import Registration
+from training.errors import EXIT_INVALID
+from training.events import Span, read_events
+from training.run_folder import RunFolder
+
+ReadyRun = Callable[..., RunFolder]
+
+
+def test_everything_about_one_run(
+    ready_run: ReadyRun, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    folder = ready_run(min_improvement=0.1, fresh_database=True)
+    capfd.readouterr()
+    made = register(folder)
+    output = capfd.readouterr()
+    # MLflow's own default would be a database and a folder in the working folder.
+    assert list(elsewhere.iterdir()) == []
+    client = client_of(f"sqlite:///{folder.root}/mlflow.db")
+
+    run = client.get_run(made.mlflow_run_id)
+    assert run.info.run_name == "demo"
+    assert run.info.status == "FINISHED"
+    assert run.info.start_time == START * 1000
+    assert client.get_experiment(run.info.experiment_id).name == "shardline"
+    assert run.info.artifact_uri.startswith((folder.root / "mlflow-artifacts").as_uri())
+    assert run.data.params["training.global_batch_size"] == "8"
+    assert run.data.params["model.name"] == "org/base"
+    assert run.data.params["training.max_steps"] == "null"
+    assert run.data.tags["shardline.run"] == "demo"
+    assert run.data.tags["shardline.dataset_fingerprint"] == "d" * 16
+
+    # Steps 3 and 4 were taken twice, and the second attempt's count.
+    losses = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(point.step, point.timestamp) for point in losses] == [
+        (1, START * 1000),
+        (2, (START + 1) * 1000),
+        (3, (START + 100) * 1000),
+        (4, (START + 101) * 1000),
+        (5, (START + 102) * 1000),
+        (6, (START + 103) * 1000),
+    ]
+    assert [point.value for point in losses] == pytest.approx([2.9, 2.8, 1.7, 1.6, 1.5, 1.4])
+    assert run.data.metrics["train/tokens_per_s"] == 2000
+    assert run.data.metrics["train/supervised_tokens_per_s"] == 800
+    assert {"train/grad_norm", "train/learning_rate", "train/memory_gib", "train/seconds"} <= set(
+        run.data.metrics
+    )
+    assert run.data.metrics["base_loss"] == 2.5
+    assert run.data.metrics["tuned_loss"] == 2.0
+    assert run.data.metrics["improvement"] == 0.5
+    assert run.data.metrics["tuned_perplexity"] == pytest.approx(7.389, rel=1e-3)
+    files = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert files == {"config.yaml", "report.html", "evaluation"}
+    evaluation = {file.path for file in client.list_artifacts(run.info.run_id, "evaluation")}
+    assert evaluation == {"evaluation/base.json", "evaluation/tuned.json"}
+
+    version = client.get_model_version("shardline-model", "1")
+    assert version.source == folder.model.as_uri()
+    assert version.run_id == made.mlflow_run_id
+    assert version.tags["heldout_loss"] == "2.0"
+    assert version.tags["base_loss"] == "2.5"
+    assert version.tags["dataset_fingerprint"] == "d" * 16
+    assert version.tags["shardline.run"] == "demo"
+    assert version.tags["shardline.gate"] == "passed"
+    assert "by more than the 0.1" in version.tags["shardline.gate_reasons"]
+    assert "at revision `abc123`" in version.description
+    assert "6 steps to a training loss of 1.4" in version.description
+    assert aliases(client.tracking_uri) == {"champion": "1", "candidate": "1"}
+
+    assert made.uri == "models:/shardline-model/1"
+    record = json.loads((folder.path / "registration.json").read_text())
+    assert record == {
+        "name": "shardline-model",
+        "version": "1",
+        "alias_moved": True,
+        "tracking_uri": f"sqlite:///{folder.root}/mlflow.db",
+        "alias": "champion",
+        "holder": "1",
+        "reasons": list(made.reasons),
+        "mlflow_run_id": made.mlflow_run_id,
+    }
+    assert "| loss (nats per token) | 2.5 | 2 | -0.5 |" in made.summary
+    assert detail(folder) == "shardline-model version 1, champion"
+    # People see our lines and nothing of MLflow's.
+    assert output.err == ""
+    assert [line[:33] for line in output.out.splitlines()] == [
+        "setting up the MLflow database (a",
+        "shardline-model version 1, champi",
+    ]
+
+
+def test_the_alias_gives_a_folder_that_transformers_loads(
+    ready_run: ReadyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.artifacts
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = ready_run()
+    before = sorted(folder.model.iterdir())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", register(folder).tracking_uri)
+    found = mlflow.artifacts.download_artifacts("models:/shardline-model@champion")
+    # A reference: nothing was copied, and nothing written into the store's folder.
+    assert Path(found) == folder.model
+    assert sorted(folder.model.iterdir()) == before
+    model = AutoModelForCausalLM.from_pretrained(found)
+    assert model(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 64)
+
+
+def test_a_second_run_of_the_step_makes_nothing_new(ready_run: ReadyRun) -> None:
+    folder = ready_run()
+    first, second = register(folder), register(folder)
+    assert second == first
+    client = client_of(first.tracking_uri)
+    assert len(client.search_runs(["0", "1"])) == 1
+    assert len(client.search_model_versions()) == 1
+    assert len(client.get_metric_history(first.mlflow_run_id, "train/loss")) == 6
+    assert len(client.get_metric_history(first.mlflow_run_id, "tuned_loss")) == 1
+
+
+def test_the_alias_stays_when_the_gate_does_not_pass(ready_run: ReadyRun) -> None:
+    register(ready_run("first", tuned_loss=2.0))
+    folder = ready_run("second", tuned_loss=2.2)
+    worse = register(folder)
+    client = client_of(worse.tracking_uri)
+    assert aliases(client.tracking_uri) == {"champion": "1", "candidate": "2"}
+    assert not worse.alias_moved
+    assert client.get_model_version("shardline-model", "2").tags["shardline.gate"] == "failed"
+    assert detail(folder) == "shardline-model version 2, champion stays with version 1"
+    assert "2.2 is higher than the 2 of version 1" in worse.summary
+
+    better = register(ready_run("third", tuned_loss=1.9))
+    assert better.alias_moved
+    # Other data: not comparable with version 3, and better than its own base.
+    other = register(ready_run("fourth", tuned_loss=2.4, dataset="e" * 16))
+    assert other.alias_moved
+    assert "are not compared" in other.reasons[1]
+
+
+def test_no_champion_at_all(ready_run: ReadyRun) -> None:
+    folder = ready_run(tuned_loss=float("nan"))
+    made = register(folder)
+    assert made.holder is None
+    assert detail(folder) == "shardline-model version 1, no champion yet"
+    assert aliases(made.tracking_uri) == {"candidate": "1"}
+
+
+def test_a_rerun_does_not_take_back_an_alias_that_moved_on(ready_run: ReadyRun) -> None:
+    folder = ready_run("first")
+    register(folder)
+    # On other data, so a fresh verdict would let the first version take the alias again.
+    register(ready_run("second", dataset="e" * 16))
+    again = register(folder)
+    assert again.version == "1"
+    assert again.holder == "2"
+    assert detail(folder) == "shardline-model version 1, champion stays with version 2"
+
+    # A new measurement is judged anew.
+    write_evaluation(folder, base_loss=2.5, tuned_loss=1.5)
+    assert register(folder).holder == "1"
+    assert (
+        client_of(again.tracking_uri).get_model_version("shardline-model", "1").tags["heldout_loss"] == "1.5"
+    )
+
+
+def test_a_step_that_died_after_making_the_version_is_completed(
+    ready_run: ReadyRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ready_run()
+
+    def die(*_: Any) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("components.register_model.registry.apply_verdict", die)
+        register(folder)
+    made = register(folder)
+    assert made.version == "1"
+    assert made.alias_moved
+
+
+def test_a_run_of_the_same_name_in_another_store_is_another_run(ready_run: ReadyRun, tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/shared.db"
+    first = register(ready_run(tracking_uri=uri, root=tmp_path / "a"))
+    second = register(ready_run(tracking_uri=uri, root=tmp_path / "b", min_improvement=0.2))
+    assert second.mlflow_run_id != first.mlflow_run_id
+    assert (first.version, second.version) == ("1", "2")
+
+
+def test_a_long_setting_is_cut_among_the_params_and_whole_in_the_file(ready_run: ReadyRun) -> None:
+    path = "x" * 5000
+    folder = ready_run()
+    text = folder.config_file.read_text()
+    folder.config_file.write_text(text.replace("train: org/data", f"train: {path}"))
+    made = register(folder)
+    client = client_of(made.tracking_uri)
+    assert client.get_run(made.mlflow_run_id).data.params["data.train"] == "x" * 499 + "…"
+    assert path in Path(client.download_artifacts(made.mlflow_run_id, "config.yaml")).read_text()
+
+
+def test_two_runs_set_up_the_database_at_once(ready_run: ReadyRun) -> None:
+    folders = [ready_run(run, fresh_database=True) for run in ("first", "second")]
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        made = pool.map(_register, folders)
+    assert sorted(registration.version for registration in made) == ["1", "2"]
+
+
+def _register(folder: RunFolder) -> Registration:
+    return register(folder)
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("config.yaml", "run the preflight step first"),
+        ("inputs/model", "run the step download_model first"),
+        ("model", "run the train step again"),
+        ("model/model.safetensors", "run the train step again"),
+        ("evaluation/base.json", "the evaluation of the base model is missing"),
+        ("evaluation/tuned.json", "run the evaluate step first"),
+    ],
+)
+def test_an_earlier_step_is_missing(
+    ready_run: ReadyRun, capsys: pytest.CaptureFixture[str], missing: str, said: str
+) -> None:
+    folder = ready_run(fresh_database=True)
+    path = folder.path / missing
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(SystemExit) as ended:
+        register(folder)
+    assert ended.value.code == EXIT_INVALID
+    assert said in capsys.readouterr().err
+    assert not (folder.root / "mlflow.db").exists()
+
+
+def test_an_alias_that_is_taken(ready_run: ReadyRun, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        register(ready_run(alias="candidate"))
+    assert "registry.alias is 'candidate'" in capsys.readouterr().err
+
+
+def detail(folder: RunFolder) -> str:
+    spans = [
+        event for event in read_events(folder.events) if isinstance(event, Span) and event.phase == "end"
+    ]
+    return spans[-1].detail

@@ -1,0 +1,1 @@
+"""What keeps the repository in order; not part of the installed package."""

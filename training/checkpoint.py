@@ -1,0 +1,105 @@
+"""Sharded checkpoints of the training state, each either whole or absent.
+
+A checkpoint is written to a staging folder by all ranks, sealed with checksums by rank 0, and renamed. Only a
+sealed folder is ever loaded, so a save that was killed half-way costs nothing but its time.
+
+    <run>/checkpoints/step-<n>/    torch.distributed.checkpoint shards, .metadata, manifest.json
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from transformers import PreTrainedModel
+
+from training.errors import UserError
+from training.model import weights
+from training.store import MANIFEST, about, rename_into_place, seal
+
+
+def save(
+    folder: Path,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    step: int,
+    identity: dict[str, str],
+    keep: int,
+) -> Path:
+    """Save the training state after `step` steps. Collective: every rank calls it with the same arguments.
+
+    Args:
+        folder: The run's checkpoint folder.
+        model: The sharded model.
+        optimizer: Its optimizer.
+        step: Steps done.
+        identity: What the state belongs to (model and data fingerprints); compared at the load.
+        keep: Newest checkpoints that stay; the older are removed once the new one is in place.
+
+    Returns:
+        The checkpoint's folder.
+    """
+    target = folder / f"step-{step:08d}"
+    staging = folder / f".staging-{target.name}"
+    if _is_leader():
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+    dist.barrier()
+    dcp.save(_state(model, optimizer), checkpoint_id=staging)
+    if _is_leader():
+        # The global step is all the state there is beside tensors: data order and learning rate follow from it.
+        seal(staging, {"step": step, "world_size": dist.get_world_size(), **identity})
+        rename_into_place(staging, target)
+        for old in checkpoints(folder)[:-keep]:
+            shutil.rmtree(old)
+    dist.barrier()
+    return target
+
+
+def load(
+    checkpoint: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, identity: dict[str, str]
+) -> int:
+    """Load a checkpoint into model and optimizer, at any world size. Collective.
+
+    Returns:
+        Steps done.
+
+    Raises:
+        UserError: It belongs to another model or data set.
+    """
+    recorded = about(checkpoint)
+    for key, value in identity.items():
+        if recorded.get(key) != value:
+            raise UserError(
+                f"the checkpoint {checkpoint} was made with the {key} {recorded.get(key)}, but this run uses "
+                f"{value}: start a run of another name, or go back to that {key}"
+            )
+    state = _state(model, optimizer)
+    dcp.load(state, checkpoint_id=checkpoint)
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=StateDictOptions(strict=True))
+    return int(recorded["step"])
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    return sorted(path.parent for path in folder.glob(f"step-*/{MANIFEST}"))
+
+
+def remove_all(folder: Path) -> None:
+    """Remove every checkpoint of a run, also unfinished ones."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {"model": weights(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+
+
+def _is_leader() -> bool:
+    return dist.get_rank() == 0

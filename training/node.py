@@ -1,0 +1,102 @@
+"""Entry point of a node: `python -m training.node <run folder>`, in a pod or as a local process.
+
+Starts torchrun for the node's ranks. What torchrun needs comes from PET_* variables, as the Kubeflow operators
+set them; the rest comes from the run folder.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.run import config_from_args, parse_args
+
+from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from training.run_folder import RunFolder
+from training.store import write_atomically
+
+_SAVE_GRACE_S = 300
+"""How long ranks may take to save after SIGTERM before torchrun kills them. A pod's grace period, where shorter,
+ends it sooner."""
+
+
+def main(run_folder: str) -> int:
+    """Run this node's ranks to their end; returns the node's exit code."""
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    attempt = int(os.environ.get("SHARDLINE_ATTEMPT", "1"))
+    folder = RunFolder.at(run_folder).attempt(attempt)
+    config, command, arguments = config_from_args(
+        parse_args([f"--shutdown-timeout={_SAVE_GRACE_S}", "-m", "training.worker", run_folder])
+    )
+    config.logs_specs = RankLogs(folder / "logs")
+    # torchrun restarts in place would redo work behind the supervisor's back.
+    config.max_restarts = 0
+    _share_cores(config.nproc_per_node)
+    try:
+        elastic_launch(config=config, entrypoint=command)(*arguments)
+    except ChildFailedError as error:
+        return _record_failure(error, folder)
+    except SignalException:
+        return EXIT_INTERRUPTED
+    return 0
+
+
+class RankLogs(LogsSpecs):
+    """Logs of every rank in files of their own, `rank-<n>.out` and `rank-<n>.err`, and all on the console.
+
+    Args:
+        folder: Where the files go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(str(folder), redirects=Std.ALL, tee=Std.ALL)
+        self.folder = folder
+
+    @property
+    def root_log_dir(self) -> str:
+        """The folder, as torch asks for it."""
+        return str(self.folder)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Name the files of this node's ranks."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        out = {local: str(self.folder / f"rank-{env['RANK']}.out") for local, env in envs.items()}
+        err = {local: str(self.folder / f"rank-{env['RANK']}.err") for local, env in envs.items()}
+        return LogsDest(
+            stdouts=out,
+            stderrs=err,
+            tee_stdouts=out,
+            tee_stderrs=err,
+            error_files=dict.fromkeys(envs, ""),
+        )
+
+
+def _share_cores(num_ranks: int) -> None:
+    """Give each rank an equal part of the cores; torchrun's own default is one thread a rank."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))
+
+
+def _record_failure(error: ChildFailedError, folder: Path) -> int:
+    """Write which rank failed first, for the launcher; returns the exit code that tells its kind."""
+    failures = sorted(error.failures.values(), key=lambda failure: failure.timestamp)
+    # A rank that torchrun itself ended because another had failed is not the cause.
+    causes = [f for f in failures if f.exitcode != -signal.SIGTERM] or failures
+    first = causes[0]
+    rank = next(rank for rank, failure in error.failures.items() if failure is first)
+    record = {"time": time.time(), "rank": rank, "exit_code": first.exitcode}
+    node = os.environ.get("GROUP_RANK", os.environ.get("PET_NODE_RANK", "0"))
+    write_atomically(folder / "errors" / f"node-{node}.json", json.dumps(record))
+    if first.exitcode < 0:
+        return 128 - first.exitcode
+    return first.exitcode or EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
