@@ -13,7 +13,6 @@ from training.hub import quiet_libraries
 from training.model_source import GgufFile, HubModel, LocalFolder, ModelSource, classify, model_key, pin
 from training.store import Store, about
 
-
 _KINDS = {HubModel: "hub", LocalFolder: "folder", GgufFile: "gguf"}
 
 

@@ -79,13 +79,14 @@ def copy_folder(folder: Path, staging: Path) -> str | None:
 
 
 def _card_licence(card: Path) -> str | None:
+    import yaml
     from huggingface_hub import metadata_load
 
     if not card.is_file():
         return None
     try:
         licence = (metadata_load(card) or {}).get("license")
-    except ValueError:
+    except (ValueError, yaml.YAMLError):
         return None  # a README that is not a model card
     return licence if isinstance(licence, str) else None
 

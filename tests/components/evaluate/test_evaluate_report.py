@@ -1,0 +1,191 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from components.evaluate.history import Attempt, History
+from components.evaluate.report import ReportData, dataset_facts, judge, render_report
+from components.evaluate.results import Generation, ModelResult
+from training.config import RunConfig
+from training.events import Incident, TrainStep
+
+HOSTILE = '<script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)>"\'&{{ 7*7 }}'
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects what the page is made of."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.attributes, self.ids, self.text = [], [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+    @property
+    def words(self):
+        return " ".join(" ".join(self.text).split())
+
+
+def result(name, loss, answer="an answer"):
+    generations = (Generation("a question", "a reference", answer), Generation("another", "reference", ""))
+    return ModelResult(name, loss, 3456, 1.5, generations, "f00d")
+
+
+def history(count, resumed_at=None):
+    steps = tuple(
+        TrainStep(
+            time=1.8e9 + number,
+            attempt=1,
+            step=number,
+            num_steps=count,
+            loss=3.0 - number / count,
+            grad_norm=1.0,
+            learning_rate=1e-4 * number / count,
+            num_tokens=1000,
+            num_supervised=300,
+            seconds=0.5,
+            memory_gib=7.5,
+        )
+        for number in range(1, count + 1)
+    )
+    attempts = [Attempt(1, 1, resumed_at or count, ())]
+    if resumed_at:
+        incident = Incident(attempt=1, what="signal", rank=3, exit_code=-9, evidence=HOSTILE)
+        attempts = [Attempt(1, 1, resumed_at, (incident,)), Attempt(2, resumed_at, count, ())]
+    return History(steps, tuple(attempts), num_repeated=1 if resumed_at else 0)
+
+
+@pytest.fixture
+def data():
+    config = RunConfig.model_validate({"model": {"name": "org/tiny"}, "data": {"train": "qa.jsonl"}})
+    return ReportData(
+        run="a-run",
+        date="30 November 2026, 12:00 UTC",
+        config=config,
+        base=result("base", 3.21),
+        tuned=result("tuned", 2.21),
+        history=history(60),
+        dataset={"num_train_rows": 460, "num_train_tokens": 2000, "num_train_supervised": 500, "fill": 0.987},
+        lineage={"Base model": "org/tiny", "torch": "2.13.0"},
+    )
+
+
+def test_report_says_what_matters(data):
+    page = Page(render_report(data))
+    for words in (
+        "a-run",
+        "30 November 2026",
+        "▼ Better. On 3,456 held-out tokens, perplexity fell from 24.8 to 9.12, by 63\N{NO-BREAK SPACE}%.",
+        "−1.000",
+        "60 steps over 60,000 tokens in 30 s.",
+        "a question",
+        "(empty: the model ended its turn at once)",
+        "500 (25\N{NO-BREAK SPACE}%)".replace("\N{NO-BREAK SPACE}", " "),
+        "99 %",
+        "global_batch_size: 8",
+        "org/tiny",
+    ):
+        assert " ".join(words.split()) in page.words, words
+    assert page.tags.count("svg") == 3
+    assert "Attempts" not in page.words
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 60, 3000])
+def test_any_number_of_steps(data, steps):
+    found = History((), (), 0) if steps == 0 else history(steps)
+    html = render_report(replace(data, history=found))
+    assert Page(html).tags.count("svg") == (3 if steps else 0)
+    assert len(html) < 120_000
+
+
+def test_hostile_text_is_only_text(data):
+    hostile = replace(
+        data,
+        base=replace(data.base, generations=(Generation(HOSTILE, HOSTILE, HOSTILE),)),
+        tuned=replace(data.tuned, generations=(Generation(HOSTILE, HOSTILE, HOSTILE),)),
+        history=history(5, resumed_at=3),
+        dataset={"source": HOSTILE, "note": HOSTILE, HOSTILE: 1},
+        lineage={HOSTILE: HOSTILE},
+        config=RunConfig.model_validate({"model": {"name": HOSTILE}, "data": {"train": HOSTILE}}),
+    )
+    page = Page(render_report(hostile))
+    assert not {"script", "img", "iframe", "object", "embed", "link", "form"} & set(page.tags)
+    assert page.words.count("alert(1)") >= 8
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+
+
+def test_nothing_is_fetched(data):
+    html = render_report(data)
+    page = Page(html)
+    assert not [value for _, value in page.attributes if value and re.search(r"(https?:)?//", value)]
+    assert not {"src", "srcset", "action", "data"} & {name for name, _ in page.attributes}
+    assert all(value.startswith("#") for name, value in page.attributes if name == "href")
+    assert "@import" not in html
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", html))
+
+
+def test_charts_share_no_ids_and_bring_no_colours_or_styles_of_their_own(data):
+    html = render_report(data)
+    ids = Page(html).ids
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', html)) == set(ids)
+    assert html.count("<style") == 1
+    body = html[html.index("<body>") :]
+    assert not re.findall(r"#[0-9a-f]{6}", body)
+    assert body.count("var(--train)") >= 3
+    assert body.count('role="img"') == body.count("<title>") == 3
+
+
+def test_reports_are_equal_for_equal_data(data):
+    assert render_report(data) == render_report(data)
+
+
+def test_without_generations(data):
+    empty = replace(data, base=replace(data.base, generations=()), tuned=replace(data.tuned, generations=()))
+    assert "Answers side by side" not in Page(render_report(empty)).words
+
+
+def test_attempts_and_incidents(data):
+    words = Page(render_report(replace(data, history=history(10, resumed_at=4)))).words
+    assert "The training took 2 attempts. 1 step was computed again after a resume" in words
+    assert "signal, rank 3, exit code -9" in words
+    assert "attempt 2" in words
+
+
+@pytest.mark.parametrize(
+    ("tuned_loss", "outcome", "word"),
+    [(2.0, "better", "▼ Better"), (4.0, "worse", "▲ Worse"), (3.2103, "unchanged", "= No change")],
+)
+def test_verdict(tuned_loss, outcome, word):
+    verdict = judge(result("base", 3.21), result("tuned", tuned_loss))
+    assert (verdict.outcome, verdict.word) == (outcome, word)
+
+
+def test_a_far_worse_model_still_has_a_report(data):
+    html = render_report(replace(data, tuned=result("tuned", 900.0)))
+    assert "▲ Worse" in html
+
+
+def test_dataset_facts_keep_what_they_do_not_know():
+    facts = dataset_facts({"num_truncated": 3, "some_thing": "x", "missing": None, "source": "s"})
+    assert facts == {"Rows cut at the end": "3", "Some thing": "x"}
