@@ -13,6 +13,13 @@ from components.train.component import train as train_step
 STORE_MOUNT = "/mnt/shardline"
 
 
+# Above the graph, because the decorator traces the graph as soon as it is defined.
+def _on_store(task: dsl.PipelineTask, claim: str) -> dsl.PipelineTask:
+    """Mount the store, and leave caching to it: it knows what is still there, and Kubeflow does not."""
+    task.set_caching_options(False)
+    return kubernetes.mount_pvc(task, pvc_name=claim, mount_path=STORE_MOUNT)
+
+
 @dsl.pipeline(name="shardline-finetune")
 def finetune(
     recipe: str = "quickstart",
@@ -94,9 +101,3 @@ def finetune(
         trained = _on_store(train_step(store=store, run=name), store_claim).after(downloaded, tokenized)
         evaluated = _on_store(evaluate_step(store=store, run=name), store_claim).after(trained)
         _on_store(register_model_step(store=store, run=name), store_claim).after(evaluated)
-
-
-def _on_store(task: dsl.PipelineTask, claim: str) -> dsl.PipelineTask:
-    """Mount the store, and leave caching to it: it knows what is still there, and Kubeflow does not."""
-    task.set_caching_options(False)
-    return kubernetes.mount_pvc(task, pvc_name=claim, mount_path=STORE_MOUNT)

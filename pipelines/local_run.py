@@ -165,4 +165,3 @@ def _running_steps(graph_pid: int) -> list[psutil.Process]:
         if is_step:
             steps.append(process)
     return steps
-

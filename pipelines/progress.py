@@ -1,6 +1,5 @@
 """What a person sees while a run goes on, read from its event stream."""
 
-import math
 import time
 from types import TracebackType
 from typing import Any
@@ -13,7 +12,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from training.events import Evaluation, Incident, Note, Span, TrainStep
+from training.events import Incident, Note, Span, TrainStep
 
 STEPS = {
     "preflight": "check the configuration, model and data",
@@ -70,7 +69,7 @@ class ProgressView:
 
     def say(self, text: str) -> None:
         """Print a line above what is live."""
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, event: Any) -> None:
         """Take one event in."""
@@ -85,11 +84,6 @@ class ProgressView:
             self.say(f"             [{style}]{escape(event.text)}[/{style}]")
         elif isinstance(event, Incident):
             self.say(f"             [yellow]attempt {event.attempt}: {event.what}[/yellow]")
-        elif isinstance(event, Evaluation):
-            self.say(
-                f"             [dim]{event.name} model: held-out perplexity "
-                f"{math.exp(min(event.loss, 700)):.2f}[/dim]"
-            )
         self._refresh()
 
     def _on_step_span(self, event: Span) -> None:

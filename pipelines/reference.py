@@ -46,8 +46,12 @@ def _type(field: FieldInfo) -> str:
     if options and all(isinstance(option, str) for option in options):
         return ", ".join(f"`{option}`" for option in options)
     names = [option.__name__ for option in options] or [getattr(annotation, "__name__", str(annotation))]
-    limits = [str(limit) for limit in field.metadata]
     text = " or ".join(names) + (" or null" if type(None) in get_args(annotation) else "")
-    signs = {"Ge(ge=": "≥ ", "Gt(gt=": "> ", "Le(le=": "≤ ", "Lt(lt=": "< "}
-    bounds = [sign + limit.removeprefix(prefix).rstrip(")") for limit in limits for prefix, sign in signs.items() if limit.startswith(prefix)]
+    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    bounds = [
+        f"{sign} {getattr(limit, attribute):g}"
+        for limit in field.metadata
+        for attribute, sign in signs.items()
+        if hasattr(limit, attribute)
+    ]
     return ", ".join([text, *bounds])

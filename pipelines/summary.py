@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +22,10 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         code: Exit code of the graph.
     """
     folder = RunFolder(store, run)
-    say = lambda text: console.print(text, highlight=False, soft_wrap=True)  # noqa: E731
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
     if code == EXIT_INTERRUPTED:
         say(f"Stopped. `shardline run --name {run}` with the same recipe and settings goes on from here.")
         return
@@ -43,7 +47,7 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         say(f"Browse      mlflow ui --backend-store-uri {registered['tracking_uri']}")
 
 
-def _print_example(console: Console, base: dict, tuned: dict) -> None:  # type: ignore[type-arg]
+def _print_example(console: Console, base: dict[str, Any], tuned: dict[str, Any]) -> None:
     pairs = list(zip(base["generations"], tuned["generations"], strict=False))
     if not pairs:
         return
@@ -57,9 +61,9 @@ def _print_example(console: Console, base: dict, tuned: dict) -> None:  # type: 
     console.print()
 
 
-def _read(path: Path) -> dict:  # type: ignore[type-arg]
+def _read(path: Path) -> dict[str, Any]:
     try:
-        content: dict = json.loads(path.read_text(encoding="utf-8"))  # type: ignore[type-arg]
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     return content

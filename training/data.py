@@ -65,9 +65,7 @@ class PackedDataset:
         number = int(np.searchsorted(self._ends, index, side="right"))
         batch = self._batches[number]
         row = index - (int(self._ends[number]) - batch.num_rows)
-        return PackedSample(
-            *(_values(batch.column(name), row) for name in ("input_ids", "labels", "lengths"))
-        )
+        return PackedSample(*(_values(batch.column(name), row) for name in ("input_ids", "labels", "lengths")))
 
 
 def _values(column: pa.ListArray, row: int) -> np.ndarray:

@@ -54,9 +54,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or "." not in key:
-        raise UserError(
-            f"the override {text!r} is not of the form section.field=value, as in training.seed=7"
-        )
+        raise UserError(f"the override {text!r} is not of the form section.field=value, as in training.seed=7")
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:

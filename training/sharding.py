@@ -64,9 +64,7 @@ def shard_model(model: PreTrainedModel, mesh: DeviceMesh, strategy: str, compute
     parameter_dtype = next(model.parameters()).dtype
     policy = MixedPrecisionPolicy()
     if compute != parameter_dtype:
-        policy = MixedPrecisionPolicy(
-            param_dtype=compute, reduce_dtype=parameter_dtype, cast_forward_inputs=False
-        )
+        policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=parameter_dtype, cast_forward_inputs=False)
     for unit, keep in sharding_units(model):
         # The last unit's backward follows its forward at once: freeing it between would gather it twice.
         fully_shard(unit, mesh=fsdp_mesh, mp_policy=policy, reshard_after_forward=reshard and not keep)
@@ -113,9 +111,7 @@ def decoder_layers(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
 def _is_layer(name: str, model: PreTrainedModel) -> bool:
     # transformers' plan names layers 'model.layers.*'; older architectures call the list h or blocks.
     patterns = {key for key in (model._fsdp_plan or {}) if key.endswith(".*")}
-    patterns |= {
-        f"{model.base_model_prefix}.{key}" for key in ("h.*", "layers.*", "decoder.layers.*", "blocks.*")
-    }
+    patterns |= {f"{model.base_model_prefix}.{key}" for key in ("h.*", "layers.*", "decoder.layers.*", "blocks.*")}
     return any(re.fullmatch(re.escape(p[:-1]) + r"\d+", name) for p in patterns)
 
 

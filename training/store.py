@@ -110,8 +110,7 @@ def seal(folder: Path, about: Mapping[str, Any]) -> None:
     """Write the manifest (sizes and checksums of all files) and flush the whole folder to disk."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     entries = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": checksum(path)}
-        for path in files
+        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": checksum(path)} for path in files
     }
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"about": dict(about), "files": entries}, indent=1, ensure_ascii=False))

@@ -1,7 +1,6 @@
 """A connection to MLflow: which kind of place it is, credentials, and errors that people can act on."""
 
 import contextlib
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -135,7 +134,7 @@ def _one_at_a_time(url: Any) -> Iterator[None]:
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.with_name(f".{file.name}.lock").open("w")
     with lock:
-        pass
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -77,8 +77,7 @@ def _measurement(folder: RunFolder, name: str) -> dict[str, Any]:
         content: dict[str, Any] = json.loads(evaluation_file(folder, name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
-            f"the evaluation of the {name} model is missing in the run '{folder.run}': run the evaluate step "
-            "first"
+            f"the evaluation of the {name} model is missing in the run '{folder.run}': run the evaluate step first"
         ) from None
     return content
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from components.tokenize_dataset.read import Row
 from components.tokenize_dataset.template import Message, Span, render
 from training.config import DataConfig
 from training.data import IGNORE
+from training.data_source import Row
 from training.errors import UserError
 
 _BATCH_ROWS = 1000

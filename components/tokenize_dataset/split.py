@@ -4,8 +4,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 
-from components.tokenize_dataset.read import JsonlFile, Row, Source
 from training.config import DataConfig
+from training.data_source import JsonlFile, Row, Source
 from training.errors import UserError
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from components.step import Step
-from components.tokenize_dataset.read import JsonlFile, Source, open_heldout, open_train
 from components.tokenize_dataset.split import Split, used_columns
 from training.config import DataConfig, ModelConfig
+from training.data_source import JsonlFile, Source, open_heldout, open_train
 from training.hub import quiet_libraries
 from training.model_source import load_tokenizer, pin, tokenizer_key
 from training.store import Store, about, fingerprint

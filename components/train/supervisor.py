@@ -99,9 +99,7 @@ def _attempt(step: Step, config: RunConfig, number: int) -> Incident | None:
     succeeded = launcher.poll() is JobState.SUCCEEDED and (folder.model / MANIFEST).is_file()
     incident = None if succeeded else _incident(folder, number, launcher.exit_code())
     outcome = "succeeded" if incident is None else incident.what
-    _write_record(
-        folder, {**record, "ended": time.time(), "outcome": outcome, "exit_code": launcher.exit_code()}
-    )
+    _write_record(folder, {**record, "ended": time.time(), "outcome": outcome, "exit_code": launcher.exit_code()})
     if incident is not None:
         step.write(incident)
     return incident

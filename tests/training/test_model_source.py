@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from doubles.hub import serve_hub
-from doubles.models import save_tiny_model, tiny_tokenizer
 
+from tests.doubles.hub import serve_hub
+from tests.doubles.models import save_tiny_model, tiny_tokenizer
 from training.config import ModelConfig
 from training.errors import UserError
 from training.hub import is_hub_id

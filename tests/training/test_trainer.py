@@ -74,7 +74,9 @@ def largest_difference(one, other):
         (4, "HYBRID_SHARD", 1, "none"),
     ],
 )
-def test_sharded_run_equals_one_process(make_run, tiny_model, world_size, strategy, micro_batch_size, checkpointing):
+def test_sharded_run_equals_one_process(
+    make_run, tiny_model, world_size, strategy, micro_batch_size, checkpointing
+):
     run = make_run(
         training={
             "micro_batch_size": micro_batch_size,

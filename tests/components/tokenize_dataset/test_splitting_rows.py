@@ -1,8 +1,8 @@
 import pytest
 
-from components.tokenize_dataset.read import open_heldout, open_train
 from components.tokenize_dataset.split import Split
 from training.config import DataConfig
+from training.data_source import open_heldout, open_train
 from training.errors import UserError
 
 

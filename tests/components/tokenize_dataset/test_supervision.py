@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from doubles.models import CHAT_TEMPLATE, tiny_tokenizer
 
 from components.tokenize_dataset.documents import Encoder
-from components.tokenize_dataset.read import Row
+from tests.doubles.models import CHAT_TEMPLATE, tiny_tokenizer
 from training.config import DataConfig
+from training.data_source import Row
 from training.errors import UserError
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"

@@ -5,10 +5,10 @@ import sys
 
 import pyarrow as pa
 import pytest
-from doubles.hub import serve_hub
-from doubles.models import save_tiny_model
 
 from components.tokenize_dataset.tokenize import tokenize
+from tests.doubles.hub import serve_hub
+from tests.doubles.models import save_tiny_model
 from training.errors import UserError
 from training.store import MANIFEST, about, verify
 

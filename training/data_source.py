@@ -19,7 +19,7 @@ _OTHER_FILES = (
 )
 """Endings that tell a file that is missing or not supported from a hub id, which may have dots too."""
 
-_PROJECT = Path(__file__).resolve().parents[2]
+_PROJECT = Path(__file__).resolve().parents[1]
 
 
 class Row(NamedTuple):

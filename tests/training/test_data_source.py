@@ -1,11 +1,11 @@
 import json
 
 import pytest
-from doubles.hub import serve_hub
 
 from components.tokenize_dataset import read
-from components.tokenize_dataset.read import open_heldout, open_train
+from tests.doubles.hub import serve_hub
 from training.config import DataConfig
+from training.data_source import open_heldout, open_train
 from training.errors import UserError
 
 
