@@ -4,9 +4,10 @@ Every field says what it does under its name; `docs/configuration.md` is generat
 put together from recipe, overrides and pipeline parameters lives in `training.resolve`.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -27,8 +28,9 @@ class ModelConfig(_Section):
     revision: str | None = None
     """Branch, tag or commit of a hub model. It is pinned to the commit at download. Unset: the default branch."""
 
-    attention: Literal["auto", "sdpa", "eager"] = "auto"
-    """Attention implementation in transformers; `auto` takes sdpa where the architecture supports it."""
+    attention: Literal["auto", "documents", "sdpa", "eager"] = "auto"
+    """Attention implementation. `documents` computes each packed document alone, `sdpa` and `eager` mask a
+    packed sample. `auto`: on a CPU `documents`, else sdpa; eager where the architecture supports neither."""
 
     max_context: int | None = Field(default=None, ge=1)
     """Refuse a `data.sequence_length` above this many tokens. Unset: the model's own context length, which is
@@ -189,7 +191,9 @@ class RegistryConfig(_Section):
     """Where the result is registered in MLflow."""
 
     tracking_uri: str | None = None
-    """MLflow tracking server, or `sqlite:////path/mlflow.db`. Unset: SQLite inside the store."""
+    """MLflow tracking server, or a database such as `sqlite:////path/mlflow.db`. Unset: SQLite inside the
+    store. Credentials never stand here: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or
+    MLFLOW_TRACKING_TOKEN) in the steps' environment, from a secret."""
 
     experiment: str = Field(default="shardline", min_length=1)
     """MLflow experiment of the run."""
@@ -198,11 +202,31 @@ class RegistryConfig(_Section):
     """Name of the registered model."""
 
     alias: str = Field(default="champion", pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*$")
-    """Alias that moves to the new version when the gate passes."""
+    """Alias that moves to the new version when the gate passes. `candidate` always marks the newest version, and
+    MLflow keeps `latest` and `v1`, `v2`, … for itself."""
 
     min_improvement: float = Field(default=0.0, ge=0)
     """The gate: held-out loss must be lower than the base model's by more than this (in nats per token), and
     not higher than that of the version that holds the alias, if it was measured on the same data."""
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _refuse_credentials(cls, uri: str | None) -> str | None:
+        # The config is saved, shown and logged in many places; what is not in it cannot leak from it.
+        has_user = uri is not None and "@" in uri and not uri.startswith("sqlite:")
+        if uri is not None and (has_user or re.search(r"[?&](user|password)=", uri)):
+            raise ValueError(
+                "registry.tracking_uri holds a user or password: leave them out of it, and set "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, from a secret"
+            )
+        return uri
+
+    @field_validator("alias")
+    @classmethod
+    def _refuse_reserved(cls, alias: str) -> str:
+        if alias in ("candidate", "latest") or re.fullmatch(r"v\d+", alias):
+            raise ValueError(f"registry.alias is '{alias}', which has a meaning of its own: choose another name")
+        return alias
 
 
 class ClusterConfig(_Section):

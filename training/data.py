@@ -39,11 +39,13 @@ class Batch:
         position_ids: int64 [samples, tokens]; restarts at 0 with every document, which is what keeps documents
             from seeing each other.
         labels: int64 [samples, tokens], `IGNORE` where there is nothing to learn.
+        document_lengths: For each sample, the tokens of its documents; padding counts as one.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
     labels: torch.Tensor
+    document_lengths: list[list[int]]
 
 
 class PackedDataset:
@@ -138,13 +140,20 @@ def collate(samples: list[PackedSample], device: torch.device) -> Batch:
     input_ids = np.zeros(shape, dtype=np.int64)
     position_ids = np.zeros(shape, dtype=np.int64)
     labels = np.full(shape, IGNORE, dtype=np.int64)
+    document_lengths = []
     for row, sample in enumerate(samples):
         tokens = len(sample.input_ids)
         input_ids[row, :tokens] = sample.input_ids
         labels[row, :tokens] = sample.labels
-        lengths = [*sample.lengths, width - tokens]
+        lengths = [int(length) for length in (*sample.lengths, width - tokens) if length]
+        document_lengths.append(lengths)
         position_ids[row] = np.concatenate([np.arange(length) for length in lengths])
-    return Batch(*(torch.from_numpy(array).to(device) for array in (input_ids, position_ids, labels)))
+    return Batch(
+        torch.from_numpy(input_ids).to(device),
+        torch.from_numpy(position_ids).to(device),
+        torch.from_numpy(labels).to(device),
+        document_lengths,
+    )
 
 
 def num_supervised(samples: list[PackedSample]) -> int:

@@ -24,6 +24,7 @@ def summed_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
     logits = model(
         input_ids=batch.input_ids,
         position_ids=batch.position_ids,
+        document_lengths=batch.document_lengths,
         logits_to_keep=positions,
         use_cache=False,
     ).logits

@@ -16,25 +16,27 @@ from torch.distributed.checkpoint._consolidate_hf_safetensors import (
 )
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from training.attention import choose_attention
 from training.errors import UserError
 
 _MAX_FILE_BYTES = 5 * 2**30
 """Bytes in one exported safetensors file, as on the hub."""
 
 
-def build_on_meta(folder: Path, attention: str, dtype: torch.dtype) -> PreTrainedModel:
+def build_on_meta(folder: Path, attention: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The model's modules with parameters that have shapes but no memory.
 
     Args:
         folder: Holds config.json.
         attention: `model.attention` of the run.
         dtype: Of the parameters.
+        device: Where the model will compute.
     """
     config = AutoConfig.from_pretrained(folder)
     config.use_cache = False
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=None if attention == "auto" else attention, dtype=dtype
+            config, attn_implementation=choose_attention(attention, config, device), dtype=dtype
         )
     model.tie_weights()
     model.train()

@@ -125,7 +125,7 @@ class _Rank:
     def _build_model(
         self, config: RunConfig, source: Path, compute: torch.dtype, world_size: int
     ) -> PreTrainedModel:
-        model = build_on_meta(source, config.model.attention, master_dtype(compute))
+        model = build_on_meta(source, config.model.attention, master_dtype(compute), self.device)
         checkpoint_activations(model, config.training.activation_checkpointing)
         local_size = int(os.environ["LOCAL_WORLD_SIZE"])
         mesh = make_mesh(config.parallel, self.device, world_size, local_size)

@@ -72,7 +72,8 @@ def measure(
 
 def load_model(folder: Path, settings: Settings) -> Any:
     """Load a causal language model for inference."""
-    attention = None if settings.attention == "auto" else settings.attention
+    # Answers are generated with a mask, which attention by documents does not take.
+    attention = settings.attention if settings.attention in ("sdpa", "eager") else None
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=settings.dtype, attn_implementation=attention)
     return model.to(settings.device).eval()
 

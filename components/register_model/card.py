@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 from components.register_model.lineage import Lineage, Source
-from components.register_model.redact import public_config
 from components.register_model.results import Results
 from training.events import TrainStep
 
 
 def model_card(run: str, results: Results, lineage: Lineage, steps: Sequence[TrainStep]) -> str:
     """Describe a version: base model, data, before and after, how it was trained."""
-    config = public_config(results.config)
+    config = results.config
     training, parallel = config.training, config.parallel
     lines = [
         f"`{config.model.name}` fine-tuned on `{config.data.train}` by Shardline, in the run `{run}`.",

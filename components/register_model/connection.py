@@ -1,15 +1,15 @@
 """A connection to MLflow: which kind of place it is, credentials, and errors that people can act on."""
 
 import contextlib
+import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from components.register_model.redact import strip_credentials
 from training.errors import UserError
 from training.store import disk_errors
 
@@ -36,7 +36,7 @@ class Connection:
 
     Attributes:
         client: The `MlflowClient`.
-        uri: The tracking URI, without credentials.
+        uri: The tracking URI.
         artifacts: Where a new experiment keeps its artifacts; None lets the server say.
         by_reference: Whether a model version may point into the store. A server refuses a source outside the
             run's artifacts, and may not see the store at all.
@@ -64,23 +64,13 @@ def connect(tracking_uri: str | None, root: Path, note: Callable[[str], None]) -
     """
     uri = tracking_uri or f"sqlite:///{root / 'mlflow.db'}"
     scheme = urlsplit(uri).scheme.partition("+")[0]
-    public = strip_credentials(uri)
-    with _environment({**_QUIET, **_credentials(uri, scheme)}), _quiet_log(), _readable_errors(public):
+    with _environment(_QUIET), _quiet_log(), _readable_errors(uri):
         if scheme in _DATABASES:
-            client = _open_database(uri, public, note)
-            yield Connection(client, public, (root / "mlflow-artifacts").as_uri(), by_reference=True)
+            client = _open_database(uri, note)
+            yield Connection(client, uri, (root / "mlflow-artifacts").as_uri(), by_reference=True)
         else:
-            # The credentials are in the environment: from the URI, MLflow would repeat them in its errors.
-            client = _open_server(public)
-            yield Connection(client, public, None, by_reference=False)
-
-
-def _credentials(uri: str, scheme: str) -> dict[str, str]:
-    if scheme not in ("http", "https"):
-        return {}
-    parts = urlsplit(uri)
-    given = {"MLFLOW_TRACKING_USERNAME": parts.username, "MLFLOW_TRACKING_PASSWORD": parts.password}
-    return {name: unquote(value) for name, value in given.items() if value}
+            client = _open_server(uri)
+            yield Connection(client, uri, None, by_reference=False)
 
 
 def _open_server(uri: str) -> Any:
@@ -93,7 +83,7 @@ def _open_server(uri: str) -> Any:
     return client
 
 
-def _open_database(uri: str, public: str, note: Callable[[str], None]) -> Any:
+def _open_database(uri: str, note: Callable[[str], None]) -> Any:
     import sqlalchemy
     from mlflow import MlflowClient
 
@@ -111,13 +101,13 @@ def _open_database(uri: str, public: str, note: Callable[[str], None]) -> Any:
             client.search_registered_models(max_results=1)
     except ModuleNotFoundError as error:
         raise UserError(
-            f"the MLflow database {public} needs the Python package '{error.name}', which is not installed: "
+            f"the MLflow database {uri} needs the Python package '{error.name}', which is not installed: "
             "install it, or set registry.tracking_uri to an MLflow server"
         ) from None
     except sqlalchemy.exc.SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise UserError(
-            f"the MLflow database {public} cannot be opened ({reason}): check registry.tracking_uri, and "
+            f"the MLflow database {uri} cannot be opened ({reason}): check registry.tracking_uri, and "
             "that the database runs"
         ) from None
     return client
@@ -139,50 +129,50 @@ def _one_at_a_time(url: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _readable_errors(public: str) -> Iterator[None]:
+def _readable_errors(uri: str) -> Iterator[None]:
     # Imported here, not above: MLflow reads some of its environment when it is imported.
     from mlflow.exceptions import MlflowException
 
     try:
         yield
     except MlflowException as error:
-        if (sentence := _explain(error, public)) is None:
+        if (sentence := _explain(error, uri)) is None:
             raise
         raise UserError(sentence) from None
 
 
-def _explain(error: Any, public: str) -> str | None:
+def _explain(error: Any, uri: str) -> str | None:
     """The sentence for an error that people can mend; None for any other."""
     said = " ".join(str(error).split())[:300]
     status = error.get_http_status_code()
     if status == 401:
         return (
-            f"the MLflow server {public} does not accept the credentials: set MLFLOW_TRACKING_USERNAME and "
+            f"the MLflow server {uri} does not accept the credentials: set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, in the step's environment"
         )
     if status == 403:
         return (
-            f"the MLflow server {public} refuses the request ({said}): give this user the permission, or set "
+            f"the MLflow server {uri} refuses the request ({said}): give this user the permission, or set "
             "registry.tracking_uri, registry.experiment and registry.model_name to what it may use"
         )
     if "out-of-date database schema" in said:
         return (
-            f"the MLflow database {public} was made by another version of MLflow: back it up and run "
-            f"`mlflow db upgrade {public}`, or choose another in registry.tracking_uri"
+            f"the MLflow database {uri} was made by another version of MLflow: back it up and run "
+            f"`mlflow db upgrade {uri}`, or choose another in registry.tracking_uri"
         )
     if said.startswith("API request to endpoint"):
         return (
-            f"what answers at {public} is no MLflow server ({said}): set registry.tracking_uri to the "
+            f"what answers at {uri} is no MLflow server ({said}): set registry.tracking_uri to the "
             "address that `mlflow server` prints"
         )
     if said.startswith("API request to"):
         return (
-            f"there is no answer from an MLflow server at {public}: check registry.tracking_uri, and that "
+            f"there is no answer from an MLflow server at {uri}: check registry.tracking_uri, and that "
             f"the server runs and can be reached from here ({_cause(error)})"
         )
     if "unsupported URI" in said or "filesystem tracking backend" in said:
         return (
-            f"registry.tracking_uri is {public}, which MLflow cannot open: give http(s)://HOST:PORT of a "
+            f"registry.tracking_uri is {uri}, which MLflow cannot open: give http(s)://HOST:PORT of a "
             "server, or a database such as sqlite:////PATH/mlflow.db"
         )
     return None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-from components.register_model.redact import public_config
 from components.register_model.results import Results
 from training.store import about, fingerprint
 
@@ -77,7 +76,7 @@ class Lineage:
 
 def trace(results: Results) -> Lineage:
     """Gather the lineage of a run."""
-    config = public_config(results.config)
+    config = results.config
     return Lineage(
         model=_source(results.inputs.model, config.model.name),
         dataset=_source(results.inputs.dataset, config.data.train),

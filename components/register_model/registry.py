@@ -77,6 +77,4 @@ def apply_verdict(client: Any, version: Any, alias: str, verdict: Verdict) -> No
         client.set_registered_model_alias(version.name, alias, version.version)
     # Last: a verdict that is recorded has been carried out.
     client.set_model_version_tag(version.name, version.version, _REASONS, "\n".join(verdict.reasons))
-    client.set_model_version_tag(
-        version.name, version.version, _GATE, "passed" if verdict.passed else "failed"
-    )
+    client.set_model_version_tag(version.name, version.version, _GATE, "passed" if verdict.passed else "failed")

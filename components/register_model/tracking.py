@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from components.register_model.connection import Connection
-from components.register_model.redact import public_config, public_text
 from components.register_model.results import Results, evaluation_file
 from training.errors import UserError
 from training.events import TrainStep, read_events
@@ -59,7 +58,7 @@ def log_run(client: Any, run_id: str, folder: RunFolder, results: Results, tags:
     """
     from mlflow.entities import Metric, Param, RunTag
 
-    config = public_config(results.config)
+    config = results.config
     params = [Param(key, _cut(value)) for key, value in flatten(config.model_dump(mode="json"))]
     for batch in _batches(params, _PARAMS_AND_TAGS_PER_BATCH):
         client.log_batch(run_id, params=batch)
@@ -75,9 +74,7 @@ def log_run(client: Any, run_id: str, folder: RunFolder, results: Results, tags:
         client.log_artifact(run_id, str(evaluation_file(folder, name)), "evaluation")
     report = folder.evaluation / "report.html"
     if report.is_file():
-        client.log_text(
-            run_id, public_text(report.read_text(encoding="utf-8"), results.config), "report.html"
-        )
+        client.log_text(run_id, report.read_text(encoding="utf-8"), "report.html")
 
 
 def upload_model(connection: Connection, run: Any, folder: RunFolder) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SECRET, free_port
+from registering import SECRET, free_port
 
 from components.register_model.connection import connect
 from training.errors import UserError
@@ -65,7 +65,7 @@ def refusal(uri: str, root: Path) -> str:
 def test_unreachable_server_is_reported_in_seconds(tmp_path: Path) -> None:
     port = free_port()
     started = time.monotonic()
-    message = refusal(f"http://alice:{SECRET}@127.0.0.1:{port}", tmp_path)
+    message = refusal(f"http://127.0.0.1:{port}", tmp_path)
     assert time.monotonic() - started < 15
     assert message.startswith(f"there is no answer from an MLflow server at http://127.0.0.1:{port}: check")
     assert "Connection refused" in message
@@ -80,11 +80,15 @@ def test_unreachable_server_is_reported_in_seconds(tmp_path: Path) -> None:
         (503, "there is no answer from an MLflow server"),
     ],
 )
-def test_server_refuses(refusing: Refusing, tmp_path: Path, status: int, said: str) -> None:
+def test_server_refuses(
+    refusing: Refusing, tmp_path: Path, status: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "alice")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", SECRET)
     refusing.status = status
-    message = refusal(f"http://alice:{SECRET}@127.0.0.1:{refusing.server_port}", tmp_path)
+    message = refusal(f"http://127.0.0.1:{refusing.server_port}", tmp_path)
     assert said in message
-    # The credentials of the URI did reach the server.
+    # The credentials of the environment did reach the server.
     assert refusing.authorization is not None
     assert base64.b64decode(refusing.authorization.split()[1]).decode() == f"alice:{SECRET}"
 
@@ -96,7 +100,7 @@ def test_uris_that_are_no_place(uri: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_database_driver_is_missing(tmp_path: Path) -> None:
-    message = refusal(f"mssql+pymssql://alice:{SECRET}@127.0.0.1/mlflow", tmp_path)
+    message = refusal("mssql+pymssql://127.0.0.1/mlflow", tmp_path)
     assert "needs the Python package 'pymssql'" in message
 
 

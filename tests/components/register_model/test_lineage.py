@@ -59,6 +59,6 @@ def test_tags(ready_run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPat
     assert len(tags["shardline.config_fingerprint"]) == 16
     assert tags["shardline.git_commit"] == tags["mlflow.source.git.commit"] == "f" * 40
     assert "shardline.git_dirty" not in tags
-    assert {
-        f"shardline.versions.{name}" for name in ("python", "torch", "transformers", "kfp", "mlflow")
-    } <= set(tags)
+    assert {f"shardline.versions.{name}" for name in ("python", "torch", "transformers", "kfp", "mlflow")} <= set(
+        tags
+    )

@@ -32,7 +32,5 @@ def test_shell_under_kfp_local(
         "alias_moved": True,
         "tracking_uri": f"sqlite:///{folder.root}/mlflow.db",
     }
-    assert (
-        Path(task.outputs["summary"].path).read_text().startswith("**shardline-model version 1, champion**")
-    )
+    assert Path(task.outputs["summary"].path).read_text().startswith("**shardline-model version 1, champion**")
     assert json.loads((folder.path / "registration.json").read_text())["version"] == "1"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import SECRET, Server, aliases, client_of, register
+from registering import Server, aliases, client_of, register
 
 from training.run_folder import RunFolder
 
@@ -43,34 +43,8 @@ def test_register_twice_at_a_server(
     assert AutoModelForCausalLM.from_pretrained(found).num_parameters() > 0
 
 
-def test_credentials_are_nowhere(
-    ready_run: Callable[..., RunFolder], mlflow_server: Server, capfd: pytest.CaptureFixture[str]
-) -> None:
-    uri = f"http://alice:{SECRET}@{mlflow_server.address}"
-    folder = ready_run("secretive", tracking_uri=uri, model_name="secretive")
-    folder.config_file.chmod(0o600)
-    made = register(folder)
-    assert made.tracking_uri == mlflow_server.uri
-    assert SECRET not in repr(made)
-    assert SECRET not in "".join(capfd.readouterr())
-
-    seen = [
-        path for root in (folder.path, mlflow_server.folder) for path in root.rglob("*") if path.is_file()
-    ]
-    # The run's own config has to hold them, and so does the report that the fixture wrote.
-    own = {folder.config_file, folder.evaluation / "report.html"}
-    leaks = [path for path in seen if path not in own and SECRET.encode() in path.read_bytes()]
-    assert leaks == []
-    assert any(path.name == "mlflow.db" for path in seen)
-    assert any(path.name == "report.html" for path in set(seen) - own)
-
-
-def test_a_measurement_that_is_not_a_number(
-    ready_run: Callable[..., RunFolder], mlflow_server: Server
-) -> None:
-    folder = ready_run(
-        "diverged", tuned_loss=float("nan"), tracking_uri=mlflow_server.uri, model_name="diverged"
-    )
+def test_a_measurement_that_is_not_a_number(ready_run: Callable[..., RunFolder], mlflow_server: Server) -> None:
+    folder = ready_run("diverged", tuned_loss=float("nan"), tracking_uri=mlflow_server.uri, model_name="diverged")
     made = register(folder)
     assert made.holder is None
     assert "nan" in made.reasons[0]

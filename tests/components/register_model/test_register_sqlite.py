@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import START, aliases, client_of, register, write_evaluation
+from registering import START, aliases, client_of, register, write_evaluation
 
 from training.errors import EXIT_INVALID
 from training.events import Span, read_events
@@ -56,9 +56,7 @@ def test_everything_about_one_run(
     assert [point.value for point in losses] == pytest.approx([2.9, 2.8, 1.7, 1.6, 1.5, 1.4])
     assert run.data.metrics["train/tokens_per_s"] == 2000
     assert run.data.metrics["train/supervised_tokens_per_s"] == 800
-    assert {"train/grad_norm", "train/learning_rate", "train/memory_gib", "train/seconds"} <= set(
-        run.data.metrics
-    )
+    assert {"train/grad_norm", "train/learning_rate", "train/memory_gib", "train/seconds"} <= set(run.data.metrics)
     assert run.data.metrics["base_loss"] == 2.5
     assert run.data.metrics["tuned_loss"] == 2.0
     assert run.data.metrics["improvement"] == 0.5
@@ -172,9 +170,7 @@ def test_a_rerun_does_not_take_back_an_alias_that_moved_on(ready_run: ReadyRun) 
     # A new measurement is judged anew.
     write_evaluation(folder, base_loss=2.5, tuned_loss=1.5)
     assert register(folder).holder == "1"
-    assert (
-        client_of(again.tracking_uri).get_model_version("shardline-model", "1").tags["heldout_loss"] == "1.5"
-    )
+    assert client_of(again.tracking_uri).get_model_version("shardline-model", "1").tags["heldout_loss"] == "1.5"
 
 
 def test_a_step_that_died_after_making_the_version_is_completed(
@@ -256,7 +252,5 @@ def test_an_alias_that_is_taken(ready_run: ReadyRun, capsys: pytest.CaptureFixtu
 
 
 def detail(folder: RunFolder) -> str:
-    spans = [
-        event for event in read_events(folder.events) if isinstance(event, Span) and event.phase == "end"
-    ]
+    spans = [event for event in read_events(folder.events) if isinstance(event, Span) and event.phase == "end"]
     return spans[-1].detail
