@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
+from training.errors import UserError
+
 NAME = "documents"
 
 
@@ -32,6 +34,42 @@ def choose_attention(requested: str, config: Any, device: torch.device) -> str |
     # What sdpa cannot express (soft-capped scores, biases), calls of sdpa for each document cannot either.
     fits = kind._supports_sdpa and kind._supports_attention_backend
     return NAME if fits and device.type == "cpu" else None
+
+
+def check_isolation(model: nn.Module, device: torch.device) -> None:
+    """Make sure that packed documents cannot see each other in this model, by trying it. Collective.
+
+    Some architectures build a mask of ones when they are given none, which joins what is packed together; no
+    flag of theirs tells. So the first of two documents is changed, and the second must not notice.
+
+    Args:
+        model: Sharded and loaded; two tiny forward passes are made.
+        device: Where it computes.
+
+    Raises:
+        UserError: They can.
+    """
+    length = 8
+    tokens = torch.arange(1, 2 * length + 1, device=device)[None]
+    changed = torch.cat([tokens[:, :length].flip(1), tokens[:, length:]], dim=1)
+    second = torch.arange(length, 2 * length, device=device)
+    with torch.no_grad():
+        before, after = (
+            model(
+                input_ids=ids,
+                position_ids=torch.arange(length, device=device).repeat(2)[None],
+                document_lengths=[[length, length]],
+                logits_to_keep=second,
+                use_cache=False,
+            ).logits.float()
+            for ids in (tokens, changed)
+        )
+    if (before - after).abs().max() > 1e-5 * before.abs().max():
+        used = model.config._attn_implementation
+        raise UserError(
+            f"model.attention '{used}' lets packed documents see each other in {type(model).__name__}: set "
+            "model.attention to documents"
+        )
 
 
 def document_attention(

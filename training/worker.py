@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from training import checkpoint
 from training.activation import checkpoint_activations
+from training.attention import check_isolation
 from training.config import RunConfig, check_world_size
 from training.data import PackedDataset
 from training.device import collective_backend, default_device
@@ -115,6 +116,7 @@ class _Rank:
             self._note(f"resumed from {saved[-1].name}: step {trainer.step} of {trainer.plan.num_steps}")
         else:
             load_weights(model, inputs.model)
+        check_isolation(model, self.device)
         self._note(
             f"{num_parameters(model):,} parameters, {config.parallel.strategy} over {world_size} "
             f"{self.device.type} ranks, {str(compute).removeprefix('torch.')}; {len(dataset)} samples, "

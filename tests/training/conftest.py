@@ -78,9 +78,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _run_rank(folder: str, rank: int, world_size: int, attempt: int, port: int) -> None:
-    from training import worker
-
+def _become_rank(rank: int, world_size: int, port: int) -> None:
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -88,9 +86,37 @@ def _run_rank(folder: str, rank: int, world_size: int, attempt: int, port: int) 
         "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "SHARDLINE_ATTEMPT": str(attempt),
     }
     torch.set_num_threads(1)
+
+
+def _call_as_rank(function, rank: int, world_size: int, port: int, *args) -> None:
+    _become_rank(rank, world_size, port)
+    torch.distributed.init_process_group("gloo")
+    function(rank, *args)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def run_ranks(world_size: int, function: Callable[..., None], *args) -> None:
+    """Call `function(rank, *args)` in a gloo group of real processes; an exception in one fails the test."""
+    port = free_port()
+    ranks = [
+        _forkserver.Process(target=_call_as_rank, args=(function, rank, world_size, port, *args))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout=120)
+    assert [process.exitcode for process in ranks] == [0] * world_size
+
+
+def _run_rank(folder: str, rank: int, world_size: int, attempt: int, port: int) -> None:
+    from training import worker
+
+    _become_rank(rank, world_size, port)
+    os.environ["SHARDLINE_ATTEMPT"] = str(attempt)
     log = os.open(f"{folder}/rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -1,0 +1,64 @@
+"""Attention by documents against each document alone, and against transformers' own masks."""
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import GPT2Config, LlamaConfig, MistralConfig
+
+from training.attention import choose_attention, document_attention
+
+CPU = torch.device("cpu")
+
+
+def tensors(heads, key_heads, tokens=30, samples=2):
+    generator = torch.Generator().manual_seed(0)
+    make = lambda n: torch.randn(samples, n, tokens, 8, dtype=torch.float64, generator=generator)  # noqa: E731
+    return make(heads), make(key_heads), make(key_heads)
+
+
+@pytest.mark.parametrize("window", [None, 5, 100])
+@pytest.mark.parametrize("key_heads", [4, 2])
+def test_equals_a_mask_over_the_whole_sample(window, key_heads):
+    query, key, value = tensors(4, key_heads)
+    lengths = [[12, 1, 17], [30]]
+    found, _ = document_attention(
+        torch.nn.Identity(), query, key, value, None, sliding_window=window, document_lengths=lengths
+    )
+    position = torch.arange(30)
+    distance = position[:, None] - position[None, :]
+    visible = (distance >= 0) & (distance < (window or 30))
+    document = torch.tensor([[0] * 12 + [1] + [2] * 17, [0] * 30])
+    mask = visible & (document[:, :, None] == document[:, None, :])
+    repeat = 4 // key_heads
+    expected = scaled_dot_product_attention(
+        query, key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1), attn_mask=mask[:, None]
+    )
+    assert torch.allclose(found, expected.transpose(1, 2), atol=1e-12)
+
+
+def test_documents_cannot_see_each_other():
+    query, key, value = tensors(4, 4, samples=1)
+    value.requires_grad_()
+    output, _ = document_attention(torch.nn.Identity(), query, key, value, None, document_lengths=[[10, 20]])
+    output[0, 10:].sum().backward()
+    assert value.grad is not None
+    assert value.grad[0, :, :10].abs().max() == 0
+    assert value.grad[0, :, 10:].abs().min() > 0
+
+
+@pytest.mark.parametrize("extra", [{"softcap": 50.0}, {"position_bias": torch.zeros(1)}])
+def test_forms_that_it_lacks_are_refused(extra):
+    query, key, value = tensors(4, 4, samples=1)
+    with pytest.raises(ValueError, match="use eager"):
+        document_attention(torch.nn.Identity(), query, key, value, None, document_lengths=[[30]], **extra)
+
+
+def test_auto_takes_documents_where_they_fit():
+    from transformers import Gemma2Config
+
+    assert choose_attention("auto", LlamaConfig(), CPU) == "documents"
+    assert choose_attention("auto", GPT2Config(), CPU) == "documents"
+    assert choose_attention("auto", MistralConfig(), CPU) == "documents"
+    assert choose_attention("auto", Gemma2Config(), CPU) is None, "soft-capped scores need eager"
+    assert choose_attention("auto", LlamaConfig(), torch.device("cuda")) is None
+    assert choose_attention("sdpa", LlamaConfig(), CPU) == "sdpa"

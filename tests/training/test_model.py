@@ -1,0 +1,252 @@
+"""Meta build, sliced load, sharding and export, over architectures, against plain transformers."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.distributed.tensor.debug import CommDebugMode
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from tests.training.conftest import llama_config, run_ranks, save_model
+from training import model as engine
+from training.activation import checkpoint_activations
+from training.attention import check_isolation
+from training.config import ParallelConfig
+from training.data import Batch
+from training.errors import UserError
+from training.head import summed_loss
+from training.sharding import make_mesh, shard_model, sharding_units
+
+CPU = torch.device("cpu")
+SIZES = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 64,
+    "sliding_window": 6,
+    "pad_token_id": 0,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**{**SIZES, "sliding_window": None}),
+    "llama-tied": LlamaConfig(**{**SIZES, "sliding_window": None, "tie_word_embeddings": True}),
+    "llama3-rope": LlamaConfig(
+        **{**SIZES, "sliding_window": None},
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 1e4,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "qwen2": Qwen2Config(**SIZES),
+    "qwen3": Qwen3Config(**SIZES),
+    "mistral": MistralConfig(**SIZES),
+    "gemma2": Gemma2Config(**SIZES),
+    "gemma3": Gemma3TextConfig(**SIZES),
+    "phi3": Phi3Config(**SIZES),
+    "gpt2": GPT2Config(
+        vocab_size=96, n_embd=32, n_layer=3, n_head=4, n_positions=64, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    ),
+    "opt": OPTConfig(
+        vocab_size=96,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        dropout=0.0,
+    ),
+}
+
+
+def packed_batch():
+    generator = torch.Generator().manual_seed(3)
+    ids = torch.randint(1, 96, (1, 32), generator=generator)
+    labels = torch.randint(1, 96, (1, 32), generator=generator)
+    labels[0, ::3] = -100
+    position_ids = torch.cat([torch.arange(20), torch.arange(12)])[None]
+    return Batch(ids, position_ids, labels, [[20, 12]])
+
+
+def build(folder, strategy="FULL_SHARD", checkpointing="none"):
+    model = engine.build_on_meta(folder, "auto", torch.float64, CPU)
+    checkpoint_activations(model, checkpointing)
+    world = torch.distributed.get_world_size()
+    shard_model(model, make_mesh(ParallelConfig(strategy=strategy), CPU, world, world), strategy, torch.float64)
+    engine.materialize(model, CPU)
+    engine.load_weights(model, folder)
+    return model
+
+
+def loss_of_documents_alone(model, batch):
+    """The same loss with each document in a forward pass of its own, so that nothing has to be masked."""
+    total, begin = torch.zeros((), dtype=torch.float64), 0
+    for length in batch.document_lengths[0]:
+        part = slice(begin, begin + length)
+        logits = model(input_ids=batch.input_ids[:, part]).logits[0]
+        total = total + torch.nn.functional.cross_entropy(logits, batch.labels[0, part], reduction="sum")
+        begin += length
+    return total
+
+
+def check_architecture(rank, folder, output):
+    model = build(folder)
+    check_isolation(model, CPU)
+    # Eager attention, which Gemma 2 needs, has its softmax in fp32 whatever the dtype.
+    tolerance = 1e-4 if model.config._attn_implementation == "eager" else 1e-10
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).train()
+    batch = packed_batch()
+    loss, expected = summed_loss(model, batch), loss_of_documents_alone(plain, batch)
+    loss.backward()
+    expected.backward()
+    assert (loss - expected).abs() < tolerance, (loss, expected)
+    gradients = {name: p.grad.full_tensor() for name, p in model.named_parameters()}
+    for name, parameter in plain.named_parameters():
+        # Both ranks saw the same batch, and gradients are sums over ranks.
+        assert torch.allclose(gradients[name], 2 * parameter.grad, atol=tolerance), name
+    if rank == 0:
+        output.mkdir()
+    torch.distributed.barrier()
+    engine.export_weights(model, output, torch.float64)
+    if rank == 0:
+        engine.copy_companions(folder, output, torch.float64)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_loss_gradients_and_export_equal_plain_transformers(name, tmp_path):
+    folder = save_model(tmp_path / "source", CONFIGS[name])
+    output = tmp_path / "exported"
+    run_ranks(2, check_architecture, folder, output)
+    exported = AutoModelForCausalLM.from_pretrained(output)
+    source = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
+    assert exported.dtype == torch.float64
+    for (key, value), (other, expected) in zip(
+        exported.state_dict().items(), source.state_dict().items(), strict=True
+    ):
+        assert key == other
+        assert torch.equal(value, expected), key
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_masks_keep_documents_apart_too(attention, tmp_path):
+    folder = save_model(tmp_path / "source", CONFIGS["llama"])
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention, dtype=torch.float32)
+    check_isolation(model, CPU)
+    plain = loss_of_documents_alone(model, packed_batch())
+    assert summed_loss(model, packed_batch()).item() == pytest.approx(plain.item(), rel=1e-6)
+
+
+def test_an_architecture_whose_documents_would_mix_is_refused(tmp_path):
+    folder = save_model(tmp_path / "source", CONFIGS["opt"])
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", dtype=torch.float64)
+    with pytest.raises(UserError, match=r"set model\.attention to documents"):
+        check_isolation(model, CPU)
+
+
+def count_collectives(rank, folder, strategy, expected):
+    model = build(folder, strategy)
+    for _ in range(2):
+        with CommDebugMode() as seen:
+            summed_loss(model, packed_batch()).backward()
+    counts = {str(op).rsplit(".", 1)[-1]: n for op, n in seen.get_comm_counts().items()}
+    found = tuple(
+        sum(n for op, n in counts.items() if kind in op)
+        for kind in ("all_gather", "allgather", "reduce_scatter", "allreduce")
+    )
+    gathers, reduces, all_reduces = found[0] + found[1], found[2], found[3]
+    assert (gathers, reduces, all_reduces) == expected, counts
+
+
+# Three layers, embedding, tail: 5 units, of which the tail stays gathered between forward and backward.
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("FULL_SHARD", (9, 5, 0)), ("SHARD_GRAD_OP", (5, 5, 0)), ("NO_SHARD", (0, 0, 5))]
+)
+def test_collectives_of_a_strategy(strategy, expected, tmp_path):
+    folder = save_model(tmp_path / "source", llama_config())
+    run_ranks(2, count_collectives, folder, strategy, expected)
+
+
+def test_base_model_files_without_prefix_load(tmp_path):
+    folder = save_model(tmp_path / "source", CONFIGS["gpt2"])
+    file = folder / "model.safetensors"
+    save_file({k.removeprefix("transformer."): v for k, v in load_file(file).items()}, file)
+    model = engine.build_on_meta(folder, "auto", torch.float32, CPU)
+    engine.materialize(model, CPU)
+    engine.load_weights(model, folder)
+    expected = load_file(file)["h.0.attn.c_attn.weight"]
+    assert torch.equal(model.transformer.h[0].attn.c_attn.weight, expected)
+
+
+def test_weights_of_another_architecture_are_refused_by_name(tmp_path):
+    folder = save_model(tmp_path / "source", llama_config(num_hidden_layers=2))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    model = engine.build_on_meta(folder, "auto", torch.float32, CPU)
+    engine.materialize(model, CPU)
+    with pytest.raises(UserError, match=r"lacks 9 weights of LlamaForCausalLM, model\.layers\.2"):
+        engine.load_weights(model, folder)
+
+
+def test_tied_embeddings_are_one_unit_with_the_head(tmp_path):
+    tied = AutoModelForCausalLM.from_config(llama_config(tie_word_embeddings=True))
+    units = sharding_units(tied)
+    assert [len(modules) for modules, _ in units] == [1, 1, 1, 3]
+    untied = AutoModelForCausalLM.from_config(llama_config(tie_word_embeddings=False))
+    assert [len(modules) for modules, _ in sharding_units(untied)] == [1, 1, 1, 1, 2]
+
+
+def test_large_exports_are_split_into_numbered_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "_MAX_FILE_BYTES", 20_000)
+    folder = save_model(tmp_path / "source", llama_config())
+    model = engine.build_on_meta(folder, "auto", torch.float32, CPU)
+    engine.materialize(model, CPU)
+    engine.load_weights(model, folder)
+    output = tmp_path / "exported"
+    output.mkdir()
+    engine.export_weights(model, output, torch.float32)
+    engine.copy_companions(folder, output, torch.float32)
+    files = sorted(path.name for path in output.glob("*.safetensors"))
+    assert len(files) > 2 and files[0].startswith("model-00001-of-")
+    assert not (output / "shards").exists()
+    exported = AutoModelForCausalLM.from_pretrained(output)
+    assert torch.equal(exported.lm_head.weight, AutoModelForCausalLM.from_pretrained(folder).lm_head.weight)
+
+
+def resident(rank, folder, bound):
+    import gc
+    import resource
+
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    model = build(folder)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    shard = sum(p.to_local().numel() * 8 for p in model.parameters())
+    assert peak - before < bound * shard, (
+        f"grew by {(peak - before) / 2**20:.0f} MiB, shard {shard / 2**20:.0f} MiB"
+    )
+
+
+def test_no_rank_holds_more_than_its_shard_while_loading(tmp_path):
+    # 150 M parameters: 600 MB in the file, 1.2 GB whole in fp64, 300 MB a shard of four.
+    config = llama_config(hidden_size=1024, intermediate_size=4096, num_hidden_layers=8, vocab_size=8192)
+    folder = save_model(tmp_path / "source", config)
+    run_ranks(4, resident, folder, 2.0)
