@@ -4,12 +4,14 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Self
 
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, UserError
 from training.events import Event, EventWriter, Note, Span
 from training.run_folder import RunFolder, run_name_from_job
-from training.store import disk_errors
+from training.store import disk_errors, disk_problem
 
 
 class Interrupted(BaseException):
@@ -23,9 +25,10 @@ class StepFailed(RuntimeError):
 class Step:
     """Run one step's work as a span of the run.
 
-    Leaving the block with a `UserError` prints its message alone and exits with `EXIT_INVALID`; with SIGTERM or
-    Ctrl-C exits with `EXIT_INTERRUPTED`; with any other exception prints the traceback to the step's log, one
-    line to the event stream, and exits with `EXIT_FAILED` (a `StepFailed` without the traceback).
+    Leaving the block with a `UserError` prints its message alone and exits with `EXIT_INVALID`, and so does an
+    error of the store's disk; with SIGTERM or Ctrl-C exits with `EXIT_INTERRUPTED`; with any other exception
+    prints the traceback to the step's log, one line to the event stream, and exits with `EXIT_FAILED` (a
+    `StepFailed` without the traceback).
 
     Args:
         name: The step's name, as in the graph.
@@ -39,8 +42,8 @@ class Step:
         detail: Set it to say, for people, what the step made.
     """
 
-    runs_when_stopping = False
-    """Whether the step has to run even if the run was asked to stop; see `ClosingStep`."""
+    stoppable = True
+    """Whether a stop keeps the step from running, and interrupts it; see `ClosingStep`."""
 
     def __init__(self, name: str, store: str, run: str, job: str = "") -> None:
         self.name = name
@@ -54,13 +57,16 @@ class Step:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             sys.exit(EXIT_INVALID)
 
-    def __enter__(self) -> "Step":
+    def __enter__(self) -> Self:
         """Open the span."""
-        signal.signal(signal.SIGTERM, _interrupt)
+        self._handler_before = signal.signal(signal.SIGTERM, _interrupt if self.stoppable else _ignore)
         self._started = time.monotonic()
-        self._events.write(Span(name=self.name, phase="start"))
-        if self.folder.stop_request.exists() and not self.runs_when_stopping:
-            self.__exit__(Interrupted, Interrupted(), None)
+        try:
+            self.write(Span(name=self.name, phase="start"))
+            if self.stoppable and self.folder.stop_request.exists():
+                raise Interrupted
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
         return self
 
     def note(self, text: str) -> None:
@@ -76,11 +82,15 @@ class Step:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close the span, and leave with the exit code that fits."""
+        # What the step came to is settled: a SIGTERM from here on would only garble it.
+        signal.signal(signal.SIGTERM, _ignore)
         code = 0
         if error is not None:
-            code, self.detail = _judge(error)
+            code, self.detail = _judge(error, self.folder.root)
             if code == EXIT_FAILED and not isinstance(error, StepFailed):
                 traceback.print_exception(error)
+            # A path in an error need not be UTF-8, and an event has to be.
+            self.detail = self.detail.encode(errors="backslashreplace").decode()
             print(f"{self.name}: {self.detail}", file=sys.stderr, flush=True)
         seconds = time.monotonic() - self._started
         span = Span(name=self.name, phase="end", ok=code == 0, seconds=seconds, detail=self.detail)
@@ -89,6 +99,7 @@ class Step:
             self._events.close()
         except OSError:
             pass  # a full disk: the message is in the log already
+        signal.signal(signal.SIGTERM, self._handler_before or signal.SIG_DFL)
         if code:
             # kfp's executor would print a traceback for any other exception.
             sys.exit(code)
@@ -97,24 +108,27 @@ class Step:
 class ClosingStep(Step):
     """A step that puts things in order, so that a stop neither prevents nor interrupts it."""
 
-    runs_when_stopping = True
-
-    def __enter__(self) -> "ClosingStep":
-        """Open the span, deaf to SIGTERM."""
-        super().__enter__()
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        return self
+    stoppable = False
 
 
-def _judge(error: BaseException) -> tuple[int, str]:
+def _judge(error: BaseException, root: Path) -> tuple[int, str]:
     if isinstance(error, UserError):
         return EXIT_INVALID, str(error)
     if isinstance(error, Interrupted | KeyboardInterrupt):
         return EXIT_INTERRUPTED, "interrupted; a run of the same name goes on from what was saved"
     if isinstance(error, StepFailed):
         return EXIT_FAILED, str(error)
+    if isinstance(error, Exception) and (sentence := disk_problem(error, root)):
+        return EXIT_INVALID, sentence
     return EXIT_FAILED, f"{type(error).__name__}: {error}"
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
+    # Once: a second signal would cut short the `finally` blocks that the first one started.
+    signal.signal(signal.SIGTERM, _ignore)
     raise Interrupted
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    # A handler that does nothing, rather than SIG_IGN, which child processes would inherit.
+    pass

@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.spinner import Spinner
 from rich.table import Table
@@ -24,6 +23,9 @@ STEPS = {
     "stop_training": "clean up",
 }
 """The graph's steps in the order in which a machine runs them, and what each does."""
+
+
+_NOTE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
 
 
 class ProgressView:
@@ -67,8 +69,8 @@ class ProgressView:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, text: str) -> None:
-        """Print a line above what is live."""
+    def say(self, text: str | Text) -> None:
+        """Print a line above what is live; what others wrote comes as `Text`, so that it is no markup."""
         self.console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, event: Any) -> None:
@@ -80,10 +82,9 @@ class ProgressView:
         elif isinstance(event, TrainStep):
             self._on_train_step(event)
         elif isinstance(event, Note):
-            style = "yellow" if event.level == "warning" else "dim"
-            self.say(f"             [{style}]{escape(event.text)}[/{style}]")
+            self.say(Text(f"             {event.text}", style=_NOTE_STYLES[event.level]))
         elif isinstance(event, Incident):
-            self.say(f"             [yellow]attempt {event.attempt}: {event.what}[/yellow]")
+            self.say(Text(f"             attempt {event.attempt}: {event.what}", style="yellow"))
         self._refresh()
 
     def _on_step_span(self, event: Span) -> None:
@@ -93,14 +94,15 @@ class ProgressView:
                 self.say(f"▸ {event.name}: {STEPS[event.name]}")
         else:
             self._running = None
-            mark = "[green]✓[/green]" if event.ok else "[red]✗[/red]"
+            mark = ("✓", "green") if event.ok else ("✗", "red")
             took = f"{event.seconds or 0:.1f} s"
+            line = Text.assemble(mark, " ", (f"{event.name:<17}", "bold"), f" {took:>8}")
             if event.ok and not self._quiet:
-                self.say(f"{mark} [bold]{event.name:<17}[/bold] {took:>8}   {escape(event.detail)}")
+                self.say(line.append(f"   {event.detail}"))
             elif not event.ok:
                 self.told_failure = True
-                self.say(f"{mark} [bold]{event.name:<17}[/bold] {took:>8}")
-                self.say(f"  [red]{escape(event.detail)}[/red]")
+                self.say(line)
+                self.say(Text(f"  {event.detail}", style="red"))
 
     def _on_train_step(self, event: TrainStep) -> None:
         self._training = event

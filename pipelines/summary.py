@@ -31,7 +31,7 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         return
     if code != 0:
         log = max((folder.path / "pipeline").glob("*/pipeline.log"), default=None)
-        say(f"The run did not finish. What is done is kept; the whole output is in {log}")
+        say(f"The run did not finish. What is done is kept; the whole output is in {escape(str(log))}")
         return
     base, tuned = (_read(folder.evaluation / f"{name}.json") for name in ("base", "tuned"))
     registered = _read(folder.path / "registration.json")
@@ -39,12 +39,12 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
     if base and tuned:
         say(f"[bold]Held-out perplexity {base['perplexity']:.1f} → {tuned['perplexity']:.1f}[/bold]")
         _print_example(console, base, tuned)
-    say(f"Report      {folder.evaluation / 'report.html'}")
+    say(f"Report      {escape(str(folder.evaluation / 'report.html'))}")
     if (folder.model / MANIFEST).is_file():
-        say(f"Model       {folder.model}")
+        say(f"Model       {escape(str(folder.model))}")
     if registered:
         say(f"Registered  {escape(str(registered['name']))} version {registered['version']}")
-        say(f"Browse      mlflow ui --backend-store-uri {registered['tracking_uri']}")
+        say(f"Browse      mlflow ui --backend-store-uri {escape(registered['tracking_uri'])}")
 
 
 def _print_example(console: Console, base: dict[str, Any], tuned: dict[str, Any]) -> None:

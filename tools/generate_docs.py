@@ -42,8 +42,8 @@ def component_readme(step: str) -> str:
     spec = component.component_spec
     doc = component.python_func.__doc__.split("Args:")[0]
     described = _argument_docs(component.python_func.__doc__)
-    lines = [f"# {step}", "", *(line.strip() for line in doc.strip().splitlines()), ""]
-    lines += ["<!-- Made by `make docs` from component.py and metadata.yaml. -->", ""]
+    lines = ["<!-- Made by `make docs` from component.py and metadata.yaml. -->", "", f"# {step}", ""]
+    lines += [*(line.strip() for line in doc.strip().splitlines()), ""]
     lines += _table("Inputs", spec.inputs or {}, described)
     lines += _table("Outputs", spec.outputs or {}, described)
     lines += ["## Modules", ""]
@@ -65,7 +65,7 @@ def _table(title: str, ports: dict[str, Any], described: dict[str, str]) -> list
     if not ports:
         return []
     rows = [
-        f"| `{name}` | {getattr(port.type, 'schema_title', port.type)} | {described.get(name, '')} |"
+        f"| `{name}` | {port.type.removeprefix('system.').partition('@')[0]} | {described.get(name, '')} |"
         for name, port in ports.items()
     ]
     return [f"## {title}", "", "| name | type | meaning |", "|---|---|---|", *rows, ""]

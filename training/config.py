@@ -5,7 +5,7 @@ put together from recipe, overrides and pipeline parameters lives in `training.r
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -15,7 +15,9 @@ Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 class ModelConfig(_Section):
@@ -133,7 +135,7 @@ class TrainingConfig(_Section):
     export_dtype: Literal["source", "bf16", "fp32", "fp64"] = "source"
     """Dtype of the exported weights; `source` is that of the model that was fine-tuned."""
 
-    seed: int = Field(default=42, ge=0)
+    seed: int = Field(default=42, ge=0, lt=2**32)
     """Seed of the data order and of every random generator."""
 
 
@@ -198,7 +200,7 @@ class RegistryConfig(_Section):
     experiment: str = Field(default="shardline", min_length=1)
     """MLflow experiment of the run."""
 
-    model_name: str = Field(default="shardline-model", pattern=r"^[^/:]+$")
+    model_name: str = Field(default="shardline-model", pattern=r"^[^/:.\s]([^/:]*[^/:\s])?$")
     """Name of the registered model."""
 
     alias: str = Field(default="champion", pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*$")
@@ -209,12 +211,13 @@ class RegistryConfig(_Section):
     """The gate: held-out loss must be lower than the base model's by more than this (in nats per token), and
     not higher than that of the version that holds the alias, if it was measured on the same data."""
 
-    @field_validator("tracking_uri")
+    # Before the type is checked, whose error would show what was given.
+    @field_validator("tracking_uri", mode="before")
     @classmethod
-    def _refuse_credentials(cls, uri: str | None) -> str | None:
+    def _refuse_credentials(cls, uri: Any) -> Any:
         # The config is saved, shown and logged in many places; what is not in it cannot leak from it.
-        has_user = uri is not None and "@" in uri and not uri.startswith("sqlite:")
-        if uri is not None and (has_user or re.search(r"[?&](user|password)=", uri)):
+        has_user = "@" in str(uri) and not str(uri).startswith("sqlite:")
+        if has_user or re.search(r"[?&;]\w*(user|passw|pwd|token|secret)\w*=", str(uri), re.IGNORECASE):
             raise ValueError(
                 "registry.tracking_uri holds a user or password: leave them out of it, and set "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, from a secret"
@@ -224,7 +227,7 @@ class RegistryConfig(_Section):
     @field_validator("alias")
     @classmethod
     def _refuse_reserved(cls, alias: str) -> str:
-        if alias in ("candidate", "latest") or re.fullmatch(r"v\d+", alias):
+        if re.fullmatch(r"candidate|latest|v\d+", alias, re.IGNORECASE):
             raise ValueError(f"registry.alias is '{alias}', which has a meaning of its own: choose another name")
         return alias
 
@@ -251,30 +254,27 @@ class RunConfig(_Section):
 
     @model_validator(mode="after")
     def _check_across_fields(self) -> "RunConfig":
-        training, parallel, data = self.training, self.parallel, self.data
-        if training.global_batch_size % training.micro_batch_size:
-            raise ValueError(
-                f"training.global_batch_size is {training.global_batch_size}, which is not a multiple of "
-                f"training.micro_batch_size {training.micro_batch_size}"
-            )
-        if parallel.procs_per_node is not None:
-            check_world_size(self, parallel.num_nodes * parallel.procs_per_node)
-        elif parallel.shard_group_size is not None and parallel.strategy != "HYBRID_SHARD":
-            _refuse_shard_group(parallel)
+        parallel, data = self.parallel, self.data
+        # Before the number of ranks is known, it can be any multiple of the nodes.
+        known = parallel.num_nodes * (parallel.procs_per_node or 1)
+        problems = _batch_problems(self.training, known)
+        problems += _shard_group_problems(parallel, known if parallel.procs_per_node else None)
         if self.model.max_context is not None and data.sequence_length > self.model.max_context:
-            raise ValueError(
+            problems.append(
                 f"data.sequence_length is {data.sequence_length}, but model.max_context allows at most "
                 f"{self.model.max_context}"
             )
         if data.heldout is None and data.heldout_fraction == 0:
-            raise ValueError(
+            problems.append(
                 "there is nothing to evaluate on: set data.heldout to a file, or data.heldout_fraction above 0"
             )
         if self.cluster.launcher == "local" and parallel.num_nodes > 1:
-            raise ValueError(
+            problems.append(
                 f"parallel.num_nodes is {parallel.num_nodes}, but cluster.launcher local runs on one node: set "
                 "parallel.num_nodes to 1"
             )
+        if problems:
+            raise ValueError("\n".join(problems))
         return self
 
 
@@ -288,29 +288,37 @@ def check_world_size(config: RunConfig, world_size: int) -> None:
     Raises:
         ValueError: Names the fields that do not fit, and values that would.
     """
-    training, parallel = config.training, config.parallel
+    problems = _batch_problems(config.training, world_size) + _shard_group_problems(config.parallel, world_size)
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def _batch_problems(training: TrainingConfig, world_size: int) -> list[str]:
     per_pass = world_size * training.micro_batch_size
-    if training.global_batch_size % per_pass:
-        above = -(-training.global_batch_size // per_pass) * per_pass
-        raise ValueError(
-            f"training.global_batch_size is {training.global_batch_size}, which is not a multiple of "
-            f"{world_size} ranks × training.micro_batch_size {training.micro_batch_size}: "
-            f"the next that is, is {above}"
-        )
+    if training.global_batch_size % per_pass == 0:
+        return []
+    above = -(-training.global_batch_size // per_pass) * per_pass
+    return [
+        f"training.global_batch_size is {training.global_batch_size}, which is not a multiple of "
+        f"{world_size} rank{'s' * (world_size > 1)} × training.micro_batch_size {training.micro_batch_size}: "
+        f"the next that is, is {above}"
+    ]
+
+
+def _shard_group_problems(parallel: ParallelConfig, world_size: int | None) -> list[str]:
+    """What is wrong with the shard group; `world_size` None: not known yet."""
     group = parallel.shard_group_size
-    if group is not None:
-        if parallel.strategy != "HYBRID_SHARD":
-            _refuse_shard_group(parallel)
-        if world_size % group:
-            divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
-            raise ValueError(
-                f"parallel.shard_group_size is {group}, which does not divide the {world_size} ranks: "
-                f"choose one of {', '.join(map(str, divisors))}"
-            )
-
-
-def _refuse_shard_group(parallel: ParallelConfig) -> None:
-    raise ValueError(
-        f"parallel.shard_group_size is {parallel.shard_group_size}, but it has a meaning only with "
-        f"parallel.strategy HYBRID_SHARD, not {parallel.strategy}"
-    )
+    if group is None:
+        return []
+    if parallel.strategy != "HYBRID_SHARD":
+        return [
+            f"parallel.shard_group_size is {group}, but it has a meaning only with parallel.strategy "
+            f"HYBRID_SHARD, not {parallel.strategy}"
+        ]
+    if world_size is None or world_size % group == 0:
+        return []
+    divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
+    return [
+        f"parallel.shard_group_size is {group}, which does not divide the {world_size} ranks: "
+        f"choose one of {', '.join(map(str, divisors))}"
+    ]

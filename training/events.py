@@ -5,15 +5,19 @@ own below `<run>/events/`, so no two processes ever write to one.
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 
 class _Event(BaseModel):
+    # By default pydantic writes a loss of NaN as null, which no reader takes for a number.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
     time: float = Field(default_factory=time.time)
     """Seconds since the epoch."""
     source: str = ""
@@ -106,7 +110,10 @@ class EventWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self.source = source
         self.attempt = attempt
-        self._file = (folder / f"{source}.jsonl").open("a", encoding="utf-8")
+        path = folder / f"{source}.jsonl"
+        self._file = path.open("a", encoding="utf-8")
+        if _ends_half_way(path):
+            self._file.write("\n")
 
     def write(self, event: Any) -> None:
         """Append one event."""
@@ -149,5 +156,14 @@ class EventReader:
                 self._offsets[path] = self._offsets.get(path, 0) + len(line)
                 try:
                     yield _adapter.validate_python(json.loads(line))
-                except (ValidationError, ValueError):
-                    continue  # the seam where a killed writer's half line met the next one's
+                except ValueError:
+                    continue  # a killed writer's half line, or a kind that a later version writes
+
+
+def _ends_half_way(path: Path) -> bool:
+    """Whether the last line was not finished, as a killed writer leaves it."""
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"

@@ -3,9 +3,8 @@
 Sources, later wins: recipe file → dotted overrides → flat pipeline parameters that were set.
 """
 
-import contextlib
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,38 +31,43 @@ def resolve(
         UserError: An unknown key (with the nearest valid one), a value out of range, or fields that do not fit
             together. All problems are listed at once.
     """
-    merged: dict[str, Any] = {k: dict(v) if isinstance(v, Mapping) else v for k, v in recipe.items()}
-    for key, value in [*map(parse_override, overrides), *(flat or {}).items()]:
-        section, _, field = key.partition(".")
-        _check_key(section, field, given=key)
-        if not isinstance(merged.setdefault(section, {}), dict):
-            raise UserError(f"the recipe's '{section}' is {merged[section]!r}, not a section with fields")
-        merged[section][field] = value
+    # A section of which every line is commented out reads as null.
+    merged = {k: {} if v is None else dict(v) if isinstance(v, Mapping) else v for k, v in recipe.items()}
+    problems: list[str] = []
+    for text in overrides:
+        try:
+            _set(merged, *parse_override(text))
+        except UserError as error:
+            problems.append(str(error))
+    for key, value in (flat or {}).items():
+        _set(merged, key, value)
     try:
-        return RunConfig.model_validate(merged)
+        config = RunConfig.model_validate(merged)
     except ValidationError as error:
-        raise UserError(describe(error)) from None
+        problems.append(describe(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    return config
 
 
 def parse_override(text: str) -> tuple[str, Any]:
     """Split `section.field=value`; the value is parsed as YAML.
 
+    YAML reads 1e-4 as text, which the field's type makes a number; so quoted text stays text.
+
     Raises:
-        UserError: The text has no `=`, no dot in its key, or a value that is not YAML.
+        UserError: The text has no `=`, no known key before it, or a value that is not YAML.
     """
     key, equals, value = text.partition("=")
     key = key.strip()
+    # The messages leave the value out: it may hold a password that belongs elsewhere.
     if not equals or "." not in key:
-        raise UserError(f"the override {text!r} is not of the form section.field=value, as in training.seed=7")
+        raise UserError(f"the override {key!r} is not of the form section.field=value, as in training.seed=7")
+    _check_key(*key.split(".", 1))
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise UserError(f"the override {text!r} has a value that is not YAML: put text in quotes") from None
-    # YAML 1.1 reads 1e-4 as text; people mean the number.
-    if isinstance(parsed, str):
-        with contextlib.suppress(ValueError):
-            parsed = float(parsed)
-    return key, parsed
+        return key, yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError):
+        raise UserError(f"the override of '{key}' has a value that is not YAML: put text in quotes") from None
 
 
 def split_overrides(text: str) -> list[str]:
@@ -81,13 +85,14 @@ def find_recipe(name: str) -> Path:
     if path.suffix in (".yaml", ".yml"):
         if path.is_file():
             return path
-        raise UserError(f"the recipe file '{name}' does not exist")
+        problem = f"the recipe file '{name}' does not exist"
+    else:
+        problem = f"there is no recipe '{name}'"
     shipped = {file.stem: file for file in sorted(_recipes_folder().glob("*.yaml"))}
     if name in shipped:
         return shipped[name]
     raise UserError(
-        f"there is no recipe '{name}'{_nearest(name, list(shipped))}: name a .yaml file, or one of "
-        f"{', '.join(shipped)}"
+        f"{problem}{_nearest(path.stem, list(shipped))}: name a .yaml file, or one of {', '.join(shipped)}"
     )
 
 
@@ -98,10 +103,10 @@ def read_recipe(path: Path) -> dict[str, Any]:
         UserError: The file cannot be read, or is not a YAML mapping of sections.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _RecipeLoader)
     except OSError as error:
         raise UserError(f"the recipe '{path}' cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"the recipe '{path}' is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UserError(f"the recipe '{path}' holds no sections (model:, data:, training:, …)")
@@ -118,7 +123,7 @@ def describe(error: ValidationError) -> str:
     problems = []
     for item in error.errors():
         where = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
+        if item["type"] in ("extra_forbidden", "invalid_key"):
             parent, _, key = where.rpartition(".")
             valid = _field_names(parent)
             problems.append(f"'{where}' is not a known key{_nearest(key, valid)} (known: {', '.join(valid)})")
@@ -126,9 +131,24 @@ def describe(error: ValidationError) -> str:
             problems.append(f"'{where}' is missing: set it in the recipe or as an override")
         elif item["type"] == "value_error":
             problems.append(str(item["ctx"]["error"]))
+        elif item["type"] == "model_type":
+            problems.append(f"'{where}' is {item['input']!r}, not a section with fields")
         else:
-            problems.append(f"'{where}' is {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}")
+            hint = " (put text in quotes)" if item["type"] == "string_type" else ""
+            problems.append(f"'{where}' is {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}{hint}")
     return "\n".join(problems)
+
+
+class _RecipeLoader(yaml.SafeLoader):
+    """Refuses a key that is given twice, of which YAML takes the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise yaml.MarkedYAMLError(problem=f"'{key.value}' stands twice", problem_mark=key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def _recipes_folder() -> Path:
@@ -136,15 +156,26 @@ def _recipes_folder() -> Path:
     return Path(__file__).resolve().parent.parent / "pipelines" / "recipes"
 
 
-def _check_key(section: str, field: str, given: str) -> None:
+def _set(merged: dict[str, Any], key: str, value: Any) -> None:
+    section, _, field = key.partition(".")
+    _check_key(section, field)
+    # What is no section is left for the validation to name.
+    if isinstance(merged.setdefault(section, {}), dict):
+        merged[section][field] = value
+
+
+def _check_key(section: str, field: str) -> None:
     sections = list(RunConfig.model_fields)
     if section not in sections:
         raise UserError(
-            f"'{given}' names no known section{_nearest(section, sections)} (known: {', '.join(sections)})"
+            f"'{section}.{field}' names no known section{_nearest(section, sections)} "
+            f"(known: {', '.join(sections)})"
         )
     fields = _field_names(section)
     if field not in fields:
-        raise UserError(f"'{given}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})")
+        raise UserError(
+            f"'{section}.{field}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})"
+        )
 
 
 def _field_names(section: str) -> list[str]:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
+from pydantic import ValidationError
 
 from training.config import RunConfig
 from training.errors import UserError
-from training.resolve import to_yaml
+from training.resolve import describe, to_yaml
 from training.store import MANIFEST, disk_errors, write_atomically
 
 
@@ -75,8 +76,26 @@ class RunFolder:
             write_atomically(self.config_file, to_yaml(config))
 
     def config(self) -> RunConfig:
-        """The run's resolved config."""
-        return RunConfig.model_validate(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
+        """The run's resolved config.
+
+        Raises:
+            UserError: There is none, or it was edited, or written by another version of Shardline.
+        """
+        try:
+            text = self.config_file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UserError(
+                f"the run '{self.run}' is not in the store {self.root}: run the step preflight first, or give "
+                "the name and the store of a run that exists"
+            ) from None
+        try:
+            return RunConfig.model_validate(yaml.safe_load(text))
+        except (yaml.YAMLError, ValueError) as error:
+            problems = describe(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
+            raise UserError(
+                f"{self.config_file} does not fit this version of Shardline; begin a new run under another "
+                f"name:\n{problems}"
+            ) from None
 
     def save_input(self, name: Literal["model", "dataset"], folder: Path) -> None:
         """Record which published folder the run takes as its model or data set."""

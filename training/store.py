@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from training.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -29,6 +31,9 @@ STAGING = ".staging"
 
 _ABANDONED_S = 24 * 3600
 """Age after which staging of another host counts as abandoned; a host's own is judged by its process."""
+
+_CLOCK_SLACK_S = 600
+"""How far the clock of a file server may be off."""
 
 
 class Store:
@@ -74,7 +79,7 @@ class Store:
         """
         target = self.path(kind, key)
         with disk_errors(self.root):
-            prefix = f"{kind}-{key}.{socket.gethostname()}.{os.getpid()}."
+            prefix = f"{kind}-{key}.{_host()}.{os.getpid()}."
             staging = Path(tempfile.mkdtemp(prefix=prefix, dir=self.root / STAGING))
             staging.chmod(0o755)
             try:
@@ -86,12 +91,10 @@ class Store:
 
     def sweep(self) -> list[Path]:
         """Remove staging that its writer left behind, and return what was removed."""
-        removed = []
-        for folder in (self.root / STAGING).iterdir():
-            if _is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-                removed.append(folder)
-        return removed
+        abandoned = [folder for folder in (self.root / STAGING).iterdir() if _is_abandoned(folder)]
+        for folder in abandoned:
+            shutil.rmtree(folder, ignore_errors=True)
+        return [folder for folder in abandoned if not folder.exists()]
 
 
 def fingerprint(**parts: Any) -> str:
@@ -108,12 +111,13 @@ def checksum(path: Path) -> str:
 
 def seal(folder: Path, about: Mapping[str, Any]) -> None:
     """Write the manifest (sizes and checksums of all files) and flush the whole folder to disk."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest = folder / MANIFEST
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != manifest)
     entries = {
         str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": checksum(path)} for path in files
     }
-    manifest = folder / MANIFEST
-    manifest.write_text(json.dumps({"about": dict(about), "files": entries}, indent=1, ensure_ascii=False))
+    content = json.dumps({"about": dict(about), "files": entries}, indent=1, ensure_ascii=False)
+    manifest.write_text(content, encoding="utf-8")
     for path in [*files, manifest]:
         _fsync(path)
     for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
@@ -122,13 +126,13 @@ def seal(folder: Path, about: Mapping[str, Any]) -> None:
 
 def about(folder: Path) -> dict[str, Any]:
     """What the manifest of a published folder records."""
-    content: dict[str, Any] = json.loads((folder / MANIFEST).read_text())["about"]
+    content: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["about"]
     return content
 
 
 def verify(folder: Path) -> list[str]:
     """Compare a published folder with its manifest; returns the names of files that are missing or differ."""
-    entries = json.loads((folder / MANIFEST).read_text())["files"]
+    entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
     return [
         name
         for name, entry in entries.items()
@@ -144,8 +148,10 @@ def rename_into_place(staging: Path, target: Path) -> None:
     try:
         staging.rename(target)
     except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not (target / MANIFEST).is_file():
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
+        if not (target / MANIFEST).is_file():
+            _replace_remains(staging, target)
     _fsync(target.parent)
 
 
@@ -167,40 +173,81 @@ def write_atomically(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def disk_errors(root: Path) -> Iterator[None]:
-    """Turn "no space" and "no permission" into one sentence that names the store and the remedy."""
+    """Turn "no space" and "no permission" into one sentence that names the store and the remedy.
+
+    An error that is not about the store passes through.
+    """
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(
-                f"the disk of the store {root} is full: free some space (unfinished work is removed by itself) "
-                "or choose another store"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise UserError(
-                f"no permission to write {error.filename or root}: make the store {root} writable for this "
-                "user, or choose another store"
-            ) from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST) and not root.is_dir():
-            raise UserError(f"the store {root} cannot be a folder: a file is in the way") from error
-        raise
+    except Exception as error:
+        sentence = disk_problem(error, root)
+        if sentence is None:
+            raise
+        raise UserError(sentence) from error
+
+
+def disk_problem(error: Exception, root: Path) -> str | None:
+    """The sentence for a full disk, a missing permission or a file in the way; None if it is none of these."""
+    if not isinstance(error, OSError):
+        # safetensors, like others, wraps the system's error in one of its own.
+        return _full(root) if os.strerror(errno.ENOSPC) in str(error) else None
+    if not _is_about(error, root):
+        return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return _full(root)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return (
+            f"no permission to write {error.filename or root}: make the store {root} writable for this user, or "
+            "choose another store"
+        )
+    if error.errno in (errno.ENOTDIR, errno.EEXIST):
+        wanted = Path(error.filename2 or error.filename)
+        for path in (wanted, *wanted.parents):
+            if path.is_file():
+                return f"the store {root} needs a folder where there is a file: move {path} away"
+    return None
+
+
+def _full(root: Path) -> str:
+    return (
+        f"the disk of the store {root} is full: free some space (unfinished work is removed by itself) or choose "
+        "another store"
+    )
+
+
+def _is_about(error: OSError, root: Path) -> bool:
+    # A failed write names no file, and a failed mkdir may name a parent of the root.
+    if not isinstance(error.filename, str):
+        return error.filename is None
+    path = Path(error.filename)
+    return path == root or root in path.parents or path in root.parents
+
+
+def _replace_remains(staging: Path, target: Path) -> None:
+    # A folder without a manifest was never published: a removal that was killed left it.
+    remains = staging.with_name(f"{staging.name}-remains")
+    target.rename(remains)
+    staging.rename(target)
+    shutil.rmtree(remains, ignore_errors=True)
+
+
+def _host() -> str:
+    return socket.gethostname().replace(".", "-")
 
 
 def _is_abandoned(folder: Path) -> bool:
     try:
         _, host, pid, _ = folder.name.rsplit(".", 3)
-        age_s = time.time() - folder.stat().st_mtime
-    except (ValueError, OSError):
-        return False
-    if host != socket.gethostname():
-        return age_s > _ABANDONED_S
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
+        newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+        if host != _host():
+            return time.time() - newest > _ABANDONED_S
+        writer = psutil.Process(int(pid))
+        # A zombie writes no more, and a process that began after the last write is another of the same number.
+        return writer.status() == psutil.STATUS_ZOMBIE or writer.create_time() - newest > _CLOCK_SLACK_S
+    except psutil.NoSuchProcess:
         return True
-    except PermissionError:
-        return False
-    return age_s > _ABANDONED_S
+    except (ValueError, OSError):
+        return False  # no name of ours, or just gone
 
 
 def _check_name(name: str) -> None:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import requests
 
@@ -94,7 +95,13 @@ def _registry(config: RunConfig) -> Finding:
     uri = config.registry.tracking_uri
     if uri is None:
         return Finding("registry", True, "MLflow in SQLite inside the store")
-    if not uri.startswith(("http://", "https://")):
+    scheme = urlsplit(uri).scheme
+    if scheme == "file" or ("://" not in uri and uri.partition(":")[0] != "databricks"):
+        raise UserError(
+            f"registry.tracking_uri is '{uri}', which MLflow cannot open: give http(s)://HOST:PORT of a server, "
+            "or a database such as sqlite:////PATH/mlflow.db"
+        )
+    if scheme not in ("http", "https"):
         return Finding("registry", True, "an MLflow database")
     try:
         status = requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_TIMEOUT_S).status_code

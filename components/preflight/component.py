@@ -79,5 +79,5 @@ def preflight(
         "registry.tracking_uri": mlflow_tracking_uri,
     }
     with Step("preflight", store, run, job) as step:
-        Path(config.path).write_text(prepare(step, recipe, overrides, flat))
+        Path(config.path).write_text(prepare(step, recipe, overrides, flat), encoding="utf-8")
     return step.run

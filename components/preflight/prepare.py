@@ -56,8 +56,9 @@ def _keep_pins(config: RunConfig, folder: RunFolder) -> RunConfig:
     if not folder.config_file.is_file():
         return config
     saved = folder.config()
-    for section in ("model", "data"):
-        mine, theirs = getattr(config, section), getattr(saved, section)
-        if not is_commit(mine.revision):
-            mine.revision = theirs.revision
+    # Pins of another model or data set would not be its commits; creating the folder refuses the change.
+    if saved.model.name == config.model.name and not is_commit(config.model.revision):
+        config.model.revision = saved.model.revision
+    if saved.data.train == config.data.train and not is_commit(config.data.revision):
+        config.data.revision = saved.data.revision
     return config

@@ -19,7 +19,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from tests.training.conftest import llama_config, run_ranks, save_model
+from tests.runs import llama_config, run_ranks, save_model
 from training import model as engine
 from training.activation import checkpoint_activations
 from training.attention import check_isolation

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from tests.training.conftest import packed_rows
+from tests.runs import packed_rows
 from training.checkpoint import checkpoints
 from training.config import TrainingConfig
 from training.data import GlobalOrder
@@ -135,7 +135,7 @@ def test_resume_at_another_world_size_trains_on_the_same_samples(make_run):
 
 
 def test_untied_embeddings_and_companions_are_exported(make_run, tmp_path):
-    from tests.training.conftest import llama_config, save_model
+    from tests.runs import llama_config, save_model
 
     source = save_model(tmp_path / "untied", llama_config(tie_word_embeddings=False))
     (source / "tokenizer.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Small models, data sets and runs for the training engine, launched as the product launches them."""
+"""Small models, data sets and runs, trained by the processes that the product starts."""
 
 import json
 import multiprocessing
@@ -11,14 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from training.config import RunConfig
 from training.events import TrainStep, read_events
 from training.run_folder import RunFolder
-from training.store import Store
 
 VOCABULARY = 96
 
@@ -171,39 +168,3 @@ class Run:
 
     def error(self, attempt: int = 1, rank: int = 0) -> str:
         return json.loads((self.folder.attempt(attempt) / "errors" / f"rank-{rank}.json").read_text())["message"]
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("model") / "llama", llama_config(tie_word_embeddings=True))
-
-
-@pytest.fixture
-def make_run(tmp_path, tiny_model) -> Callable[..., Run]:
-    def make(name="run", num_rows=13, model: Path | None = None, rows=None, **sections) -> Run:
-        source = model or tiny_model
-        store = Store(tmp_path / "store")
-        config = RunConfig.model_validate(
-            {
-                "model": {"name": "org/tiny"},
-                "data": {"train": "org/data"},
-                **sections,
-                "training": {"precision": "fp64", "global_batch_size": 4, **sections.get("training", {})},
-            }
-        )
-        folder = RunFolder(store.root, name)
-        folder.create(config)
-        key = source.name
-        if store.get("models", key) is None:
-            with store.publish("models", key, {}) as staging:
-                for path in source.iterdir():
-                    (staging / path.name).write_bytes(path.read_bytes())
-        dataset = f"rows-{num_rows}" if rows is None else "rows"
-        if store.get("datasets", dataset) is None:
-            with store.publish("datasets", dataset, {}) as staging:
-                write_arrow(staging / "train.arrow", packed_rows(num_rows) if rows is None else rows)
-        folder.save_input("model", store.path("models", key))
-        folder.save_input("dataset", store.path("datasets", dataset))
-        return Run(folder)
-
-    return make

@@ -1,0 +1,198 @@
+"""The train step's supervisor over real torchrun processes of a tiny run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+import pytest
+
+from components.step import Interrupted, StepFailed
+from components.train.policy import decide
+from components.train.supervisor import supervise
+from training.errors import UserError
+from training.events import EventWriter, Incident, read_events
+from training.run_folder import RunFolder
+
+
+class Step:
+    """The part of components.step.Step that the supervisor uses, in this process."""
+
+    def __init__(self, folder):
+        self.folder = RunFolder.at(folder.path)
+        self.detail = ""
+        self.notes = []
+        self._events = EventWriter(self.folder.events, "train")
+
+    def note(self, text):
+        self.notes.append(text)
+
+    def write(self, event):
+        self._events.write(event)
+
+
+def attempt_record(run, number=1):
+    return json.loads((run.folder.attempt(number) / "attempt.json").read_text())
+
+
+def incidents(run):
+    return [event for event in read_events(run.folder.events) if isinstance(event, Incident)]
+
+
+def processes_of(run):
+    """Every process whose command line names the run's folder: nodes and ranks."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if str(run.folder.path) in (process.info["cmdline"] or []) and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+def ranks_of(run):
+    return [p for p in processes_of(run) if "training.worker" in p.cmdline()]
+
+
+def eventually(condition, what, timeout=60):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def when_stepping(run, action, step=1):
+    """Run `action` in a thread once the run has made a step."""
+
+    def wait():
+        eventually(lambda: any(s.step >= step for s in run.steps()), "the run makes no steps")
+        action()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+LONG = {"training": {"max_steps": 40}, "checkpoint": {"every_steps": 2}, "parallel": {"procs_per_node": 2}}
+
+
+def test_a_run_is_trained_once_and_recorded(make_run, capsys):
+    run = make_run(training={"max_steps": 2}, parallel={"procs_per_node": 2})
+    step = Step(run.folder)
+    folder, facts = supervise(step)
+    assert (folder / "model.safetensors.index.json").is_file()
+    assert facts["steps"] == 2 and facts["attempts"] == 1
+    record = attempt_record(run)
+    assert record["outcome"] == "succeeded" and record["launcher"] == "local" and record["exit_code"] == 0
+    assert "step 2/2" in capsys.readouterr().out, "progress is printed as it comes"
+    assert (run.folder.attempt(1) / "logs" / "rank-1.err").is_file()
+    again = Step(run.folder)
+    supervise(again)
+    assert run.folder.attempts() == [1] and "already" in again.notes[0]
+
+
+def test_a_killed_rank_is_an_incident_and_the_next_attempt_goes_on(make_run):
+    run = make_run(**LONG)
+    when_stepping(run, lambda: ranks_of(run)[0].kill(), step=3)
+    step = Step(run.folder)
+    supervise(step)
+    assert run.folder.attempts() == [1, 2]
+    (incident,) = incidents(run)
+    assert incident.what == "signal" and incident.exit_code == 137 and "signal 9" in incident.evidence
+    assert [s.step for s in run.steps()] == list(range(1, 41))
+    assert attempt_record(run, 2)["outcome"] == "succeeded"
+    second = [s for s in read_events(run.folder.events) if s.kind == "train_step" and s.attempt == 2]
+    assert second[0].step > 1, "the second attempt began from a checkpoint"
+
+
+def test_an_error_of_the_user_is_told_in_the_rank_s_words_and_not_tried_again(make_run):
+    run = make_run(
+        training={"max_steps": 20, "learning_rate": 1e300, "warmup_ratio": 0}, parallel={"procs_per_node": 2}
+    )
+    with pytest.raises(UserError, match=r"lower training\.learning_rate"):
+        supervise(Step(run.folder))
+    assert run.folder.attempts() == [1]
+    assert incidents(run)[0].what == "invalid"
+
+
+def test_attempts_are_used_up_with_the_traceback_of_the_first_failing_rank(make_run):
+    run = make_run(training={"max_steps": 2}, parallel={"procs_per_node": 2})
+    (run.folder.inputs().dataset / "train.arrow").unlink()
+    with pytest.raises(StepFailed, match="FileNotFoundError") as caught:
+        supervise(Step(run.folder))
+    assert "resilience.max_attempts is 2" in str(caught.value)
+    assert run.folder.attempts() == [1, 2]
+    assert processes_of(run) == []
+
+
+def test_a_stop_saves_and_leaves_no_process(make_run):
+    run = make_run(**LONG)
+    before = signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(Interrupted()))
+    try:
+        when_stepping(run, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(Interrupted):
+            supervise(Step(run.folder))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert processes_of(run) == []
+    done = run.steps()[-1].step
+    assert (run.folder.checkpoints / f"step-{done:08d}" / "manifest.json").is_file()
+    assert attempt_record(run)["outcome"] == "interrupted"
+    supervise(Step(run.folder))
+    assert [s.step for s in run.steps()] == list(range(1, 41))
+
+
+SUPERVISE = """
+import sys
+from tests.components.train.test_supervisor import Step
+from components.train.supervisor import supervise
+from training.run_folder import RunFolder
+supervise(Step(RunFolder.at(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("victim", ["launcher", "node"])
+def test_killing_launcher_or_torchrun_leaves_no_process(make_run, victim):
+    run = make_run(**{**LONG, "training": {"max_steps": 4000}})
+    launcher = subprocess.Popen([sys.executable, "-c", SUPERVISE, str(run.folder.path)], stdout=subprocess.DEVNULL)
+    eventually(lambda: run.steps(), "the run makes no steps")
+    if victim == "launcher":
+        launcher.kill()
+    else:
+        # The supervisor would start a second attempt; two kills use up both.
+        for attempt in (1, 2):
+            eventually(lambda: any(s.attempt == attempt for s in run.steps()), "no steps")  # noqa: B023
+            psutil.Process(attempt_record(run, attempt)["pid"]).kill()
+    launcher.wait(timeout=60)
+    eventually(lambda: not processes_of(run), "processes are left behind", timeout=30)
+
+
+def test_two_launchers_of_one_run_do_not_train_it_twice(make_run):
+    run = make_run(**{**LONG, "training": {"max_steps": 4000}})
+    launcher = subprocess.Popen([sys.executable, "-c", SUPERVISE, str(run.folder.path)], stdout=subprocess.DEVNULL)
+    try:
+        eventually(lambda: run.steps(), "the run makes no steps")
+        with pytest.raises(UserError, match="is being trained by another process"):
+            supervise(Step(run.folder))
+    finally:
+        launcher.terminate()
+        launcher.wait(timeout=60)
+    eventually(lambda: not processes_of(run), "processes are left behind")
+
+
+@pytest.mark.parametrize(
+    ("what", "made", "retry"),
+    [("invalid", 1, False), ("interrupted", 1, False), ("signal", 1, True), ("exception", 2, False)],
+)
+def test_policy(what, made, retry):
+    decision = decide(Incident(what=what), attempts_made=made, max_attempts=2)
+    assert decision.retry is retry
+    assert decision.reason
+
+
+def test_several_nodes_are_refused_before_anything_starts(make_run):
+    run = make_run(parallel={"num_nodes": 2, "procs_per_node": 1})
+    with pytest.raises(UserError, match="the local launcher has one node"):
+        supervise(Step(run.folder))
