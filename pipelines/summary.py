@@ -1,6 +1,7 @@
 """The last lines of a run on this machine: what came of it, and where it is."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         say(f"Model       {escape(str(folder.model))}")
     if registered:
         say(f"Registered  {escape(str(registered['name']))} version {registered['version']}")
-        say(f"Browse      mlflow ui --backend-store-uri {escape(registered['tracking_uri'])}")
+        say(f"Browse      mlflow ui --backend-store-uri {escape(shlex.quote(registered['tracking_uri']))}")
 
 
 def _print_example(console: Console, base: dict[str, Any], tuned: dict[str, Any]) -> None:

@@ -84,9 +84,8 @@ def _tune_for_cpu(num_ranks: int) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # torchrun's own default is one thread a rank.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))
-    # glibc would give every large tensor back to the kernel and fault its pages in anew: 10 % of a step here.
-    os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
-    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**40))
+    # Large tensors come from fresh pages each time; huge pages mean a fraction of the page faults.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def _record_failure(error: ChildFailedError, folder: Path) -> int:

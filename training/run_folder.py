@@ -15,12 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import ValidationError
-
 from training.config import RunConfig
 from training.errors import UserError
-from training.resolve import describe, to_yaml
+from training.resolve import read_recipe, resolve, to_yaml
 from training.store import MANIFEST, disk_errors, write_atomically
 
 
@@ -67,10 +64,11 @@ class RunFolder:
         with disk_errors(self.root):
             self.events.mkdir(parents=True, exist_ok=True)
             if self.config_file.is_file():
-                if self.config() != config:
+                if changed := _changed(self.config(), config):
                     raise UserError(
-                        f"the run '{self.run}' exists with another configuration ({self.config_file}): "
-                        "give this run another name, or go back to that configuration to resume it"
+                        f"the run '{self.run}' exists with another configuration ({', '.join(changed)}; see "
+                        f"{self.config_file}): give this run another name, or go back to that configuration to "
+                        "resume it"
                     )
                 return
             write_atomically(self.config_file, to_yaml(config))
@@ -81,20 +79,17 @@ class RunFolder:
         Raises:
             UserError: There is none, or it was edited, or written by another version of Shardline.
         """
-        try:
-            text = self.config_file.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        if not self.config_file.is_file():
             raise UserError(
                 f"the run '{self.run}' is not in the store {self.root}: run the step preflight first, or give "
                 "the name and the store of a run that exists"
-            ) from None
+            )
         try:
-            return RunConfig.model_validate(yaml.safe_load(text))
-        except (yaml.YAMLError, ValueError) as error:
-            problems = describe(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
+            return resolve(read_recipe(self.config_file))
+        except UserError as error:
             raise UserError(
                 f"{self.config_file} does not fit this version of Shardline; begin a new run under another "
-                f"name:\n{problems}"
+                f"name:\n{error}"
             ) from None
 
     def save_input(self, name: Literal["model", "dataset"], folder: Path) -> None:
@@ -126,6 +121,17 @@ class RunFolder:
         """Numbers of the attempts so far, ascending."""
         folders = (self.path / "attempts").glob("*") if (self.path / "attempts").is_dir() else []
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
+
+
+def _changed(saved: RunConfig, given: RunConfig) -> list[str]:
+    """Dotted names of the fields that differ."""
+    before, after = saved.model_dump(), given.model_dump()
+    return [
+        f"{section}.{key}"
+        for section in after
+        for key in after[section]
+        if before[section][key] != after[section][key]
+    ]
 
 
 def check_run_name(run: str) -> None:

@@ -145,13 +145,8 @@ def verify(folder: Path) -> list[str]:
 def rename_into_place(staging: Path, target: Path) -> None:
     """Move a sealed folder to its name; if another process was first, its equal folder stays."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        staging.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        if not (target / MANIFEST).is_file():
-            _replace_remains(staging, target)
+    while not _rename(staging, target) and not (target / MANIFEST).is_file():
+        _clear_remains(staging, target)
     _fsync(target.parent)
 
 
@@ -223,12 +218,25 @@ def _is_about(error: OSError, root: Path) -> bool:
     return path == root or root in path.parents or path in root.parents
 
 
-def _replace_remains(staging: Path, target: Path) -> None:
-    # A folder without a manifest was never published: a removal that was killed left it.
+def _rename(folder: Path, target: Path) -> bool:
+    """Move a folder to a free name; False if the name is taken."""
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        return False
+    return True
+
+
+def _clear_remains(staging: Path, target: Path) -> None:
+    """Remove a folder without a manifest, which was never published: a removal that was killed left it."""
     remains = staging.with_name(f"{staging.name}-remains")
-    target.rename(remains)
-    staging.rename(target)
-    shutil.rmtree(remains, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):  # another process was first
+        target.rename(remains)
+        if (remains / MANIFEST).is_file():  # another process has published since we looked
+            _rename(remains, target)
+        shutil.rmtree(remains, ignore_errors=True)
 
 
 def _host() -> str:
@@ -237,11 +245,12 @@ def _host() -> str:
 
 def _is_abandoned(folder: Path) -> bool:
     try:
-        _, host, pid, _ = folder.name.rsplit(".", 3)
+        _, host, number, _ = folder.name.rsplit(".", 3)
+        pid = int(number)
         newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
         if host != _host():
             return time.time() - newest > _ABANDONED_S
-        writer = psutil.Process(int(pid))
+        writer = psutil.Process(pid)
         # A zombie writes no more, and a process that began after the last write is another of the same number.
         return writer.status() == psutil.STATUS_ZOMBIE or writer.create_time() - newest > _CLOCK_SLACK_S
     except psutil.NoSuchProcess:

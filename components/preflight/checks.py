@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import requests
 
@@ -95,8 +94,8 @@ def _registry(config: RunConfig) -> Finding:
     uri = config.registry.tracking_uri
     if uri is None:
         return Finding("registry", True, "MLflow in SQLite inside the store")
-    scheme = urlsplit(uri).scheme
-    if scheme == "file" or ("://" not in uri and uri.partition(":")[0] != "databricks"):
+    scheme = uri.partition(":")[0].lower()
+    if scheme == "file" or ("://" not in uri and scheme != "databricks"):
         raise UserError(
             f"registry.tracking_uri is '{uri}', which MLflow cannot open: give http(s)://HOST:PORT of a server, "
             "or a database such as sqlite:////PATH/mlflow.db"

@@ -44,7 +44,8 @@ def prepare(step: Step, recipe: str, overrides: str, flat: Mapping[str, Any]) ->
     for finding in findings:
         step.note(f"{finding.subject}: {finding.text}")
     step.detail = f"{config.model.name} on {config.data.train}"
-    rows = "\n".join(f"| {finding.subject} | {finding.text} |" for finding in findings)
+    # A bar would end the table's cell.
+    rows = "\n".join(f"| {finding.subject} | {finding.text.replace('|', '&#124;')} |" for finding in findings)
     return (
         f"## {step.run}\n\n| check | found |\n|---|---|\n{rows}\n\n"
         f"### Configuration\n\n```yaml\n{to_yaml(config)}```\n"

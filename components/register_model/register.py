@@ -12,7 +12,6 @@ from components.register_model.lineage import Lineage, trace
 from components.register_model.results import Results, read_results
 from components.register_model.tracking import final_steps, find_or_create_run, log_run, upload_model
 from components.step import Step
-from training.errors import UserError
 from training.events import read_events
 from training.run_folder import RunFolder
 from training.store import write_atomically
@@ -84,10 +83,6 @@ def register_run(step: Step) -> Registration:
     folder = step.folder
     results = read_results(folder)
     settings = results.config.registry
-    if settings.alias == registry.CANDIDATE:
-        raise UserError(
-            f"registry.alias is '{registry.CANDIDATE}', which always names the newest version: choose another"
-        )
     lineage = trace(results)
     with connect(settings.tracking_uri, folder.root, step.note) as connection:
         client = connection.client

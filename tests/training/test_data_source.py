@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from components.tokenize_dataset import read
 from tests.doubles.hub import serve_hub
+from training import data_source
 from training.config import DataConfig
 from training.data_source import open_heldout, open_train
 from training.errors import UserError
@@ -68,7 +68,7 @@ def test_a_missing_file_names_both_places(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"data\.train is 'data/none\.jsonl', which does not exist") as error:
         open_train(DataConfig(train="data/none.jsonl"))
     assert str(tmp_path) in str(error.value)
-    assert str(read._PROJECT) in str(error.value)
+    assert str(data_source._PROJECT) in str(error.value)
 
 
 def test_a_missing_absolute_path_is_looked_for_once(tmp_path):
@@ -81,7 +81,7 @@ def test_relative_paths_start_at_the_working_folder_and_then_at_the_project(tmp_
     for folder in (work, project):
         folder.mkdir()
     monkeypatch.chdir(work)
-    monkeypatch.setattr(read, "_PROJECT", project)
+    monkeypatch.setattr(data_source, "_PROJECT", project)
     (project / "rows.jsonl").write_text('{"from": "project"}')
     assert rows_of("rows.jsonl")[0].values == {"from": "project"}
     (work / "rows.jsonl").write_text('{"from": "work"}')

@@ -295,7 +295,7 @@ def test_a_recipe_that_cannot_be_read_is_refused(tmp_path):
         read_recipe(tmp_path)
 
 
-def test_a_recipe_is_read_as_utf_8_whatever_the_locale(tmp_path, monkeypatch):
+def test_a_recipe_is_utf_8(tmp_path):
     path = write(tmp_path / "recipe.yaml", "model: {name: 日本/モデル}\ndata: {train: b}\n")
     assert resolve(read_recipe(path)).model.name == "日本/モデル"
 

@@ -245,12 +245,6 @@ def test_an_earlier_step_is_missing(
     assert not (folder.root / "mlflow.db").exists()
 
 
-def test_an_alias_that_is_taken(ready_run: ReadyRun, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        register(ready_run(alias="candidate"))
-    assert "registry.alias is 'candidate'" in capsys.readouterr().err
-
-
 def detail(folder: RunFolder) -> str:
     spans = [event for event in read_events(folder.events) if isinstance(event, Span) and event.phase == "end"]
     return spans[-1].detail

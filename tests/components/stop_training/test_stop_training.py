@@ -1,0 +1,52 @@
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from components.stop_training.component import stop_training
+from training.events import Note, Span, read_events
+from training.run_folder import RunFolder
+from training.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store")
+
+
+def close(store, state="FAILED"):
+    stop_training.python_func(store=str(store.root), run="a-run", job="", status=SimpleNamespace(state=state))
+    return read_events(RunFolder(store.root, "a-run").events)
+
+
+def test_a_run_of_which_nothing_is_left_is_closed_quietly(store):
+    start, end = close(store, "SUCCEEDED")
+    assert (start.phase, end.phase, end.ok, end.detail) == ("start", "end", True, "the pipeline ended: SUCCEEDED")
+
+
+def test_unfinished_folders_are_swept_and_a_stop_request_is_taken_back(store):
+    folder = RunFolder(store.root, "a-run")
+    folder.path.mkdir(parents=True)
+    folder.stop_request.touch()
+    code = """
+import os, signal, sys
+from training.store import Store
+with Store(sys.argv[1]).publish("models", "key", {}):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code, str(store.root)])
+    with store.publish("models", "other", {}) as mine:
+        events = close(store)
+        assert mine.exists(), "its writer is alive"
+    assert not folder.stop_request.exists()
+    assert [event.text for event in events if isinstance(event, Note)] == [
+        "removed 1 unfinished folder(s) from the store"
+    ]
+    assert [event.ok for event in events if isinstance(event, Span)] == [True, True]
+    assert store.get("models", "key") is None
+
+
+def test_a_run_that_preflight_refused_can_be_closed(store):
+    close(store)
+    assert not RunFolder(store.root, "a-run").config_file.exists()
