@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from training.errors import EXIT_INVALID, UserError
 
@@ -74,7 +75,9 @@ def run(
     else:
         run_name, resumes = choose_run(store, recipe, config, fresh=new)
     verb = "Resuming" if resumes else "Starting"
-    console.print(f"{verb} the run [bold]{run_name}[/bold] in {store}", highlight=False)
+    console.print(
+        f"{verb} the run [bold]{run_name}[/bold] in {escape(str(store))}", highlight=False, soft_wrap=True
+    )
     code = run_graph(LocalRun(recipe, overrides or [], store, run_name), console, verbose=verbose)
     print_summary(console, store, run_name, code)
     raise typer.Exit(code)

@@ -12,6 +12,7 @@ from types import FrameType
 
 import psutil
 from rich.console import Console
+from rich.markup import escape
 
 from pipelines.progress import ProgressView
 from training.config import RunConfig
@@ -85,7 +86,7 @@ def run_graph(what: LocalRun, console: Console, *, verbose: bool = False) -> int
         return EXIT_INTERRUPTED
     if graph.returncode != 0:
         if not view.told_failure:
-            console.print(f"[red]The pipeline failed.[/red] Its log: {log}", highlight=False)
+            console.print(f"[red]The pipeline failed.[/red] Its log: {escape(str(log))}", highlight=False)
         return EXIT_FAILED
     return 0
 

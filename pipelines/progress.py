@@ -106,10 +106,9 @@ class ProgressView:
 
     def _on_train_step(self, event: TrainStep) -> None:
         self._training = event
-        left = (event.num_steps - event.step) * event.seconds
         facts = (
-            f"loss {event.loss:.3f}  {event.num_tokens / event.seconds:,.0f} tokens/s  "
-            f"{event.memory_gib:.1f} GiB a rank  {left:.0f} s left"
+            f"loss {event.loss:.3f}  {event.tokens_per_s:,.0f} tokens/s  "
+            f"{event.memory_gib:.1f} GiB a rank  {event.seconds_left:.0f} s left"
         )
         self._bars.update(self._bar, total=event.num_steps, completed=event.step, facts=facts)
         if self._live is None:

@@ -45,7 +45,14 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         say(f"Model       {escape(str(folder.model))}")
     if registered:
         say(f"Registered  {escape(str(registered['name']))} version {registered['version']}")
-        say(f"Browse      mlflow ui --backend-store-uri {escape(shlex.quote(registered['tracking_uri']))}")
+        say(f"Browse      {escape(_browse(registered['tracking_uri']))}")
+
+
+def _browse(tracking_uri: str) -> str:
+    """Where to look at MLflow: the server itself, or a command that serves the database."""
+    if tracking_uri.startswith(("http://", "https://")):
+        return tracking_uri
+    return f"mlflow ui --backend-store-uri {shlex.quote(tracking_uri)}"
 
 
 def _print_example(console: Console, base: dict[str, Any], tuned: dict[str, Any]) -> None:
@@ -58,7 +65,9 @@ def _print_example(console: Console, base: dict[str, Any], tuned: dict[str, Any]
         ("Before", before["answer"], "dim"),
         ("After", after["answer"], "green"),
     ):
-        console.print(f"{label:<11} [{style}]{escape(' '.join(text.split()))}[/{style}]", highlight=False)
+        console.print(
+            f"{label:<11} [{style}]{escape(' '.join(text.split()))}[/{style}]", highlight=False, soft_wrap=True
+        )
     console.print()
 
 

@@ -18,11 +18,13 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from training.errors import UserError
 from training.model import weights
-from training.store import MANIFEST, about, rename_into_place, seal
+from training.store import MANIFEST, about, remove, rename_into_place, seal
 
 
 def save(
@@ -51,14 +53,16 @@ def save(
     if _is_leader():
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
-    dist.barrier()
-    dcp.save(_state(model, optimizer), checkpoint_id=staging)
+    state = _state(model, optimizer)
+    # Collective, so that all ranks know before any writes, and the checkpoints that are there stay whole.
+    check_space(folder, state, f"the checkpoint of step {step}")
+    dcp.save(state, checkpoint_id=staging)
     if _is_leader():
         # The global step is all the state there is beside tensors: data order and learning rate follow from it.
         seal(staging, {"step": step, "world_size": dist.get_world_size(), **identity})
         rename_into_place(staging, target)
         for old in checkpoints(folder)[:-keep]:
-            shutil.rmtree(old)
+            remove(old)
     dist.barrier()
     return target
 
@@ -94,7 +98,35 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def remove_all(folder: Path) -> None:
     """Remove every checkpoint of a run, also unfinished ones."""
+    for checkpoint in checkpoints(folder):
+        remove(checkpoint)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_space(folder: Path, state: dict[str, Any], what: str) -> None:
+    """Make sure that what all ranks are about to write fits the disk. Collective.
+
+    Args:
+        folder: On that disk; it exists on rank 0.
+        state: Nested tensors of this rank.
+        what: What is to be written, for the message.
+
+    Raises:
+        UserError: It does not fit. Nothing was written.
+    """
+    tensors = [value for value in tree_leaves(state) if isinstance(value, torch.Tensor)]
+    local = [value.to_local() if isinstance(value, DTensor) else value for value in tensors]
+    device = local[0].device
+    needed = torch.tensor(sum(t.numel() * t.element_size() for t in local), dtype=torch.int64, device=device)
+    dist.all_reduce(needed)
+    free = torch.tensor(shutil.disk_usage(folder).free if _is_leader() else 0, dtype=torch.int64, device=device)
+    dist.broadcast(free, src=0)
+    if needed.item() > free.item():
+        raise UserError(
+            f"{what} needs {needed.item() / 2**30:.2f} GiB, but the disk of {folder} has "
+            f"{free.item() / 2**30:.2f} GiB free: free some space or choose another store; a run of the same name then goes on from its "
+            "newest checkpoint"
+        )
 
 
 def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:

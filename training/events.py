@@ -60,6 +60,21 @@ class TrainStep(_Event):
     memory_gib: float
     """Highest memory of any rank: of the accelerator's allocator, or resident on a CPU."""
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput of all ranks together."""
+        return self.num_tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def supervised_tokens_per_s(self) -> float:
+        """Throughput of all ranks together, in tokens that the loss is taken over."""
+        return self.num_supervised / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the last step, at this step's pace."""
+        return (self.num_steps - self.step) * self.seconds
+
 
 class Evaluation(_Event):
     """Loss of one model on the held-out rows."""

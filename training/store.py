@@ -150,6 +150,12 @@ def rename_into_place(staging: Path, target: Path) -> None:
     _fsync(target.parent)
 
 
+def remove(folder: Path) -> None:
+    """Remove a published folder; a removal that is killed half-way leaves nothing that looks published."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace a small file so that a reader sees the old content or the new, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ from training.optim import make_optimizer
 from training.precision import master_dtype, resolve_precision
 from training.run_folder import RunFolder
 from training.sharding import make_mesh, shard_model
-from training.store import disk_errors, rename_into_place, seal
+from training.store import disk_errors, remove, rename_into_place, seal
 from training.trainer import Trainer
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -156,7 +156,7 @@ class _Rank:
         print(
             f"step {metrics.step}/{metrics.num_steps}  loss {metrics.loss:.4f}  "
             f"grad norm {metrics.grad_norm:.3f}  lr {metrics.learning_rate:.2e}  "
-            f"{metrics.num_tokens / metrics.seconds:,.0f} tokens/s  {metrics.memory_gib:.2f} GiB",
+            f"{metrics.tokens_per_s:,.0f} tokens/s  {metrics.memory_gib:.2f} GiB",
             flush=True,
         )
 
@@ -168,12 +168,12 @@ class _Rank:
         if self.is_leader:
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
-        dist.barrier()
+        checkpoint.check_space(self.folder.path, dict(model.state_dict()), "the exported model")
         export_weights(model, staging, dtype)
         if self.is_leader:
             copy_companions(source, staging, dtype)
             seal(staging, {"run": self.folder.run, "base_model": source.name})
-            shutil.rmtree(self.folder.model, ignore_errors=True)
+            remove(self.folder.model)
             rename_into_place(staging, self.folder.model)
             if not self.config.checkpoint.keep_after_finish:
                 checkpoint.remove_all(self.folder.checkpoints)

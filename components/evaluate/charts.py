@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from components.evaluate.formats import as_count, as_loss, as_rate, as_tick
-from components.evaluate.history import History, tokens_per_s
+from components.evaluate.history import History
 from training.events import TrainStep
 
 # Drawn in colours that nothing else has, each replaced by the variable of its name.
@@ -145,7 +145,7 @@ def throughput_chart(history: History) -> Chart:
     svg = _small_chart(
         history,
         "throughput",
-        [tokens_per_s(step) for step in history.steps],
+        [step.tokens_per_s for step in history.steps],
         level=median,
         label=f"median {as_count(median)}",
         summary=f"Tokens per second by step; the median is {as_count(median)}.",

@@ -45,7 +45,7 @@ class History:
     @property
     def tokens_per_s(self) -> float | None:
         """Median over the steps, which a slow first step does not move; None without steps."""
-        return statistics.median(tokens_per_s(step) for step in self.steps) if self.steps else None
+        return statistics.median(step.tokens_per_s for step in self.steps) if self.steps else None
 
     @property
     def peak_memory_gib(self) -> float | None:
@@ -73,11 +73,6 @@ def read_history(events: Path) -> History:
         attempts=tuple(_attempt(number, steps, incidents) for number in numbers),
         num_repeated=len(steps) - len(latest),
     )
-
-
-def tokens_per_s(step: TrainStep) -> float:
-    """Throughput of one step, over all ranks."""
-    return step.num_tokens / step.seconds if step.seconds > 0 else 0.0
 
 
 def _attempt(number: int, steps: list[TrainStep], incidents: list[Incident]) -> Attempt:

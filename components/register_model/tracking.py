@@ -133,8 +133,8 @@ def _curves(events: list[Any]) -> Iterator[tuple[str, float, int, int]]:
             "loss": event.loss,
             "grad_norm": event.grad_norm,
             "learning_rate": event.learning_rate,
-            "tokens_per_s": event.num_tokens / event.seconds,
-            "supervised_tokens_per_s": event.num_supervised / event.seconds,
+            "tokens_per_s": event.tokens_per_s,
+            "supervised_tokens_per_s": event.supervised_tokens_per_s,
             "memory_gib": event.memory_gib,
             "seconds": event.seconds,
         }

@@ -122,11 +122,9 @@ def _follow(step: Step, launcher: Launcher) -> None:
 
 def _progress_line(event: Any) -> str | None:
     if isinstance(event, TrainStep):
-        speed = event.num_tokens / event.seconds
-        left = (event.num_steps - event.step) * event.seconds
         return (
-            f"step {event.step}/{event.num_steps}  loss {event.loss:.4f}  {speed:,.0f} tokens/s  "
-            f"{event.memory_gib:.2f} GiB a rank  about {left:.0f} s left"
+            f"step {event.step}/{event.num_steps}  loss {event.loss:.4f}  {event.tokens_per_s:,.0f} tokens/s  "
+            f"{event.memory_gib:.2f} GiB a rank  about {event.seconds_left:.0f} s left"
         )
     if isinstance(event, Span) and event.source == "rank-0" and event.phase == "end" and event.ok:
         return f"{event.name} took {event.seconds:.1f} s"

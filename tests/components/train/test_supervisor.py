@@ -196,3 +196,28 @@ def test_several_nodes_are_refused_before_anything_starts(make_run):
     run = make_run(parallel={"num_nodes": 2, "procs_per_node": 1})
     with pytest.raises(UserError, match="the local launcher has one node"):
         supervise(Step(run.folder))
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 24 MiB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_disk_that_fills_up_is_told_and_the_run_goes_on_when_there_is_room(make_run, small_disk):
+    run = make_run(training={"max_steps": 4}, checkpoint={"every_steps": 2}, parallel={"procs_per_node": 2})
+    (run.folder.checkpoints.parent / "checkpoints").symlink_to(small_disk / "checkpoints")
+    (small_disk / "checkpoints").mkdir()
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (24 * 2**20 - 200_000))
+    with pytest.raises(UserError, match=r"the checkpoint of step 2 needs .* GiB free: free some space"):
+        supervise(Step(run.folder))
+    filler.unlink()
+    supervise(Step(run.folder))
+    assert [s.step for s in run.steps()][-4:] == [1, 2, 3, 4]
