@@ -124,8 +124,8 @@ def check_space(folder: Path, state: dict[str, Any], what: str) -> None:
     if needed.item() > free.item():
         raise UserError(
             f"{what} needs {needed.item() / 2**30:.2f} GiB, but the disk of {folder} has "
-            f"{free.item() / 2**30:.2f} GiB free: free some space or choose another store; a run of the same name then goes on from its "
-            "newest checkpoint"
+            f"{free.item() / 2**30:.2f} GiB free: free some space or choose another store; a run of the same name "
+            "then goes on from its newest checkpoint"
         )
 
 
