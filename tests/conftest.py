@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runs import Run, llama_config, packed_rows, save_model, write_arrow
+from tests.runs import VOCABULARY, Run, llama_config, packed_rows, save_model, write_arrow
 from training.config import RunConfig
 from training.run_folder import RunFolder
 from training.store import Store
@@ -33,12 +33,12 @@ def make_run(tmp_path, tiny_model) -> Callable[..., Run]:
         folder.create(config)
         key = source.name
         if store.get("models", key) is None:
-            with store.publish("models", key, {}) as staging:
+            with store.publish("models", key, {"vocab_size": VOCABULARY}) as staging:
                 for path in source.iterdir():
                     (staging / path.name).write_bytes(path.read_bytes())
         dataset = f"rows-{num_rows}" if rows is None else "rows"
         if store.get("datasets", dataset) is None:
-            with store.publish("datasets", dataset, {}) as staging:
+            with store.publish("datasets", dataset, {"max_token_id": VOCABULARY - 1}) as staging:
                 write_arrow(staging / "train.arrow", packed_rows(num_rows) if rows is None else rows)
         folder.save_input("model", store.path("models", key))
         folder.save_input("dataset", store.path("datasets", dataset))

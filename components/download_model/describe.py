@@ -21,6 +21,8 @@ class ConfigFacts:
     model_type: str
     context_length: int | None
     """Tokens; None if the model sets itself no limit."""
+    vocab_size: int
+    """Rows of the embedding."""
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def describe(folder: Path) -> dict[str, Any]:
     return {
         "model_type": facts.model_type,
         "context_length": facts.context_length,
+        "vocab_size": facts.vocab_size,
         "num_parameters": parameters.total(),
         "dtype": parameters.most_common(1)[0][0],
         "bytes": sum(path.stat().st_size for path in weight_files(folder)),
@@ -70,8 +73,9 @@ def read_config(folder: Path) -> ConfigFacts:
             "the model's weights are quantized (config.json has a quantization_config), and such weights cannot "
             "be trained: set model.name to the model it was quantized from"
         )
-    length = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return ConfigFacts(config.model_type, length)
+    text_config = config.get_text_config()
+    length = getattr(text_config, "max_position_embeddings", None)
+    return ConfigFacts(config.model_type, length, text_config.vocab_size)
 
 
 def check_context(context_length: int | None, config: RunConfig) -> None:

@@ -116,6 +116,7 @@ def _write(staging: Path, data: DataConfig, model: ModelConfig, split: Split) ->
         "num_leaked_dropped": split.num_leaked_dropped,
         "sequence_length": data.sequence_length,
         "vocab_size": len(tokenizer),
+        "max_token_id": max(train_counts.max_token_id, heldout_counts.max_token_id),
         "eos_token": tokenizer.eos_token,
         "tokenizer_fingerprint": fingerprint(tokenizer=tokenizer.backend_tokenizer.to_str()),
         "template_fingerprint": None if template is None else fingerprint(template=template),

@@ -25,6 +25,7 @@ class SampleCounts:
     num_samples: int
     num_tokens: int
     num_supervised: int
+    max_token_id: int
 
 
 def write_samples(path: Path, documents: Sequence[Document], sequence_length: int) -> SampleCounts:
@@ -47,6 +48,7 @@ def write_samples(path: Path, documents: Sequence[Document], sequence_length: in
         num_samples=len(samples),
         num_tokens=sum(len(document.input_ids) for document in documents),
         num_supervised=sum(int((document.labels != IGNORE).sum()) for document in documents),
+        max_token_id=max((int(document.input_ids.max()) for document in documents), default=-1),
     )
 
 

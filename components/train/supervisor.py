@@ -17,8 +17,8 @@ from training.config import RunConfig
 from training.device import processes_per_node
 from training.errors import EXIT_INTERRUPTED, EXIT_INVALID, UserError
 from training.events import EventReader, Incident, Span, TrainStep, read_events
-from training.run_folder import RunFolder
-from training.store import MANIFEST, write_atomically
+from training.run_folder import RunFolder, RunInputs
+from training.store import MANIFEST, about, write_atomically
 
 _POLL_S = 0.3
 
@@ -34,7 +34,7 @@ def supervise(step: Step) -> tuple[Path, dict[str, Any]]:
         StepFailed: The attempts are used up; the message holds the first failing rank's last words.
     """
     folder = step.folder
-    folder.inputs()
+    _check_vocabulary(folder.inputs())
     if (folder.model / MANIFEST).is_file():
         step.detail = "trained before; nothing to do"
         step.note(f"the run '{folder.run}' is trained already: {folder.model}")
@@ -45,6 +45,17 @@ def supervise(step: Step) -> tuple[Path, dict[str, Any]]:
     facts = _facts(folder)
     step.detail = f"{facts['steps']} steps, loss {facts['loss']:.3f}"
     return folder.model, facts
+
+
+def _check_vocabulary(inputs: RunInputs) -> None:
+    """Refuse tokens that the model has no embedding for; on a rank they would be an index error."""
+    model, dataset = about(inputs.model), about(inputs.dataset)
+    if dataset["max_token_id"] >= model["vocab_size"]:
+        raise UserError(
+            f"the data has the token {dataset['max_token_id']}, but the model's vocabulary ends at "
+            f"{model['vocab_size'] - 1}: its tokenizer belongs to another model. Set model.name to a model whose "
+            "tokenizer fits it, or resize its embedding"
+        )
 
 
 def stop_leftovers(folder: RunFolder) -> int:

@@ -86,6 +86,7 @@ def test_a_folder_is_published_without_what_is_not_taken(root, model_folder):
         "license": "mit",
         "model_type": "llama",
         "context_length": 64,
+        "vocab_size": 31,
         "dtype": "bfloat16",
         "bytes": (model_folder / "model.safetensors").stat().st_size,
     }

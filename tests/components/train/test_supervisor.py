@@ -221,3 +221,12 @@ def test_a_disk_that_fills_up_is_told_and_the_run_goes_on_when_there_is_room(mak
     filler.unlink()
     supervise(Step(run.folder))
     assert [s.step for s in run.steps()][-4:] == [1, 2, 3, 4]
+
+
+def test_tokens_beyond_the_model_s_vocabulary_are_refused_before_anything_starts(make_run):
+    run = make_run()
+    manifest = run.folder.inputs().dataset / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"max_token_id": 95', '"max_token_id": 96'))
+    with pytest.raises(UserError, match="has the token 96, but the model's vocabulary ends at 95"):
+        supervise(Step(run.folder))
+    assert run.folder.attempts() == []
