@@ -100,8 +100,16 @@ def document_attention(
 
     Returns:
         [samples, tokens, heads, value head size], and no attention weights.
+
+    Raises:
+        UserError: The architecture keeps the lengths from its attention layers.
     """
-    assert attention_mask is None and document_lengths is not None, "documents attention needs document_lengths"
+    if document_lengths is None:
+        raise UserError(
+            f"{type(module).__name__} is not told where documents end, so model.attention 'documents' cannot be "
+            "used with this model: set model.attention to sdpa"
+        )
+    assert attention_mask is None, "documents take the mask's place"
     if kwargs.get("softcap") is not None or kwargs.get("position_bias") is not None:
         raise ValueError(f"{type(module).__name__} needs a form of attention that 'documents' lacks: use eager")
     output = value.new_empty(*query.shape[:3], value.shape[-1])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
+from safetensors import safe_open
 from torch import nn
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint._consolidate_hf_safetensors import (
@@ -105,8 +106,13 @@ def export_weights(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> 
             ),
             no_dist=not _is_distributed(),
         )
-        consolidate_safetensors_files_on_every_rank(str(shards), str(folder), files, num_threads=1)
+        # By relative paths, because torch looks for the shards by a glob, in which [ and * have a meaning.
+        with contextlib.chdir(folder):
+            consolidate_safetensors_files_on_every_rank(shards.name, ".", files, num_threads=1)
+    if _is_distributed():
+        torch.distributed.barrier()
     if not _is_distributed() or torch.distributed.get_rank() == 0:
+        _check_files(folder, state)
         _write_index(folder, state, files)
         shutil.rmtree(shards)
     if _is_distributed():
@@ -154,6 +160,21 @@ def _assign_files(state: dict[str, torch.Tensor]) -> dict[str, int]:
         files[name] = number
         size += num_bytes
     return files
+
+
+def _check_files(folder: Path, state: dict[str, torch.Tensor]) -> None:
+    """Make sure, before anything that the export replaces is removed, that every weight is there, whole."""
+    found: dict[str, tuple[int, ...]] = {}
+    for path in folder.glob("*.safetensors"):
+        # Opening checks that the file is as long as its header says.
+        with safe_open(path, framework="pt") as file:
+            names = file.keys()
+            found |= {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    wrong = [name for name, value in state.items() if found.get(name) != tuple(value.shape)]
+    if wrong:
+        raise RuntimeError(
+            f"the exported model lacks {len(wrong)} weights, {wrong[0]} first; nothing was replaced"
+        )
 
 
 def _write_index(folder: Path, state: dict[str, torch.Tensor], files: dict[str, int]) -> None:

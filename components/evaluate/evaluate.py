@@ -65,10 +65,10 @@ def _base_result(step: Step, inputs: RunInputs, settings: Settings) -> ModelResu
     store = Store(step.folder.root)
     key = settings.fingerprint(model=inputs.model.name, dataset=inputs.dataset.name)
     published = store.get("evaluations", key)
-    if published is not None:
-        result = load_result(published / "base.json")
-        _note_loss(step, result, measured_before=True)
-        return result
+    known = load_result(published / "base.json") if published is not None else None
+    if known is not None:
+        _note_loss(step, known, measured_before=True)
+        return known
     result = _measure(step, "base", inputs.model, inputs.dataset, settings, key)
     with store.publish(
         "evaluations", key, {"model": inputs.model.name, "dataset": inputs.dataset.name}
@@ -83,11 +83,10 @@ def _tuned_result(step: Step, inputs: RunInputs, settings: Settings) -> ModelRes
     # A model without a manifest has no identity to compare, so its result is never taken again.
     identity = checksum(manifest) if manifest.is_file() else ""
     key = settings.fingerprint(model=identity, dataset=inputs.dataset.name)
-    if identity and file.is_file():
-        result = load_result(file)
-        if result.made_from == key:
-            _note_loss(step, result, measured_before=True)
-            return result
+    known = load_result(file) if identity else None
+    if known is not None and known.made_from == key:
+        _note_loss(step, known, measured_before=True)
+        return known
     result = _measure(step, "tuned", step.folder.model, inputs.dataset, settings, key)
     save_result(result, file)
     return result

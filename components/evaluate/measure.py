@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from components.evaluate.generate import generate_answers, pick_prompts
 from components.evaluate.heldout import heldout_loss
 from components.evaluate.results import Generation, ModelName, ModelResult
 from components.evaluate.settings import Settings
+from training import attention
 from training.data import PackedDataset
 from training.errors import UserError
 
@@ -44,9 +45,13 @@ def measure(
     started = time.monotonic()
     samples = PackedDataset(dataset / "heldout.arrow")
     model = load_model(model_folder, settings)
+    attention.check_isolation(model, settings.device)
     progress = _Progress(f"held-out loss of the {name} model", len(samples), say)
     loss, num_supervised = heldout_loss(model, samples, settings.device, progress)
     _check_finite(name, loss, settings)
+    if model.config._attn_implementation == attention.NAME:
+        # Answers are generated with a mask and a cache, which attention by documents does not take.
+        model.set_attn_implementation("sdpa")
     prompts = pick_prompts(dataset, settings.num_generations)
     answers = generate_answers(
         model,
@@ -72,9 +77,13 @@ def measure(
 
 def load_model(folder: Path, settings: Settings) -> Any:
     """Load a causal language model for inference."""
-    # Answers are generated with a mask, which attention by documents does not take.
-    attention = settings.attention if settings.attention in ("sdpa", "eager") else None
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=settings.dtype, attn_implementation=attention)
+    config = AutoConfig.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=settings.dtype,
+        # As in training: some architectures keep packed documents apart with some attentions only.
+        attn_implementation=attention.choose_attention(settings.attention, config, settings.device),
+    )
     return model.to(settings.device).eval()
 
 

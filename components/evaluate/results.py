@@ -52,9 +52,12 @@ def save_result(result: ModelResult, file: Path) -> None:
     write_atomically(file, json.dumps(content, indent=1, ensure_ascii=False))
 
 
-def load_result(file: Path) -> ModelResult:
-    """Read a result that `save_result` wrote."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    del content["perplexity"]
-    generations = tuple(Generation(**generation) for generation in content.pop("generations"))
-    return ModelResult(**content, generations=generations)
+def load_result(file: Path) -> ModelResult | None:
+    """Read a result that `save_result` wrote; None if it is not there or damaged, so that it is measured again."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        del content["perplexity"]
+        generations = tuple(Generation(**generation) for generation in content.pop("generations"))
+        return ModelResult(**content, generations=generations)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None

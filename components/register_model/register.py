@@ -14,7 +14,7 @@ from components.register_model.tracking import final_steps, find_or_create_run, 
 from components.step import Step
 from training.events import read_events
 from training.run_folder import RunFolder
-from training.store import write_atomically
+from training.store import about, write_atomically
 
 
 @dataclass(frozen=True)
@@ -116,10 +116,12 @@ def _version(
     """The run's version, made or brought up to date, and the gate's verdict on it, carried out."""
     client, settings = connection.client, results.config.registry
     run_id = run.info.run_id
+    # Not the whole data set's: more training rows must not keep two models from being compared.
+    heldout = about(results.inputs.dataset).get("heldout_fingerprint", results.inputs.dataset.name)
     measured = {
         "heldout_loss": repr(results.tuned_loss),
         "base_loss": repr(results.base_loss),
-        "dataset_fingerprint": lineage.dataset.fingerprint,
+        "heldout_fingerprint": heldout,
     }
     tags = {**lineage.tags(), **measured, "shardline.run": step.folder.run}
     version = registry.find_version(client, settings.model_name, run_id)
@@ -134,7 +136,7 @@ def _version(
     holder = registry.alias_holder(client, settings.model_name, settings.alias)
     champion = None
     if holder is not None and holder != str(version.version):
-        champion = registry.champion(client, settings.model_name, holder, lineage.dataset.fingerprint)
+        champion = registry.champion(client, settings.model_name, holder, heldout)
     verdict = judge(results.base_loss, results.tuned_loss, settings.min_improvement, champion)
     registry.apply_verdict(client, version, settings.alias, verdict)
     return version, verdict

@@ -51,11 +51,11 @@ def alias_holder(client: Any, name: str, alias: str) -> str | None:
     return None if holder is None else str(holder)
 
 
-def champion(client: Any, name: str, holder: str, dataset_fingerprint: str) -> Champion:
+def champion(client: Any, name: str, holder: str, heldout_fingerprint: str) -> Champion:
     """What the gate has to know of the version that holds the alias."""
     tags = client.get_model_version(name, holder).tags
     loss = None
-    if tags.get("dataset_fingerprint") == dataset_fingerprint:
+    if tags.get("heldout_fingerprint") == heldout_fingerprint:
         try:
             loss = float(tags.get("heldout_loss", "nan"))
         except ValueError:

@@ -77,7 +77,7 @@ def dataset_key(data: DataConfig, train: Source, heldout: JsonlFile | None, toke
 def _write(staging: Path, data: DataConfig, model: ModelConfig, split: Split) -> dict[str, Any]:
     # Here, because they import torch and transformers, which data that is in the store does without.
     from components.tokenize_dataset.documents import Document, Encoded, Encoder
-    from components.tokenize_dataset.write import write_samples
+    from components.tokenize_dataset.write import fingerprint_documents, write_samples
 
     tokenizer = load_tokenizer(model)
     encoder = Encoder(data, tokenizer)
@@ -116,6 +116,7 @@ def _write(staging: Path, data: DataConfig, model: ModelConfig, split: Split) ->
         "num_leaked_dropped": split.num_leaked_dropped,
         "sequence_length": data.sequence_length,
         "vocab_size": len(tokenizer),
+        "heldout_fingerprint": fingerprint_documents(heldout),
         "max_token_id": max(train_counts.max_token_id, heldout_counts.max_token_id),
         "eos_token": tokenizer.eos_token,
         "tokenizer_fingerprint": fingerprint(tokenizer=tokenizer.backend_tokenizer.to_str()),

@@ -1,5 +1,6 @@
 """Writing packed samples as Arrow."""
 
+import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,16 @@ def write_samples(path: Path, documents: Sequence[Document], sequence_length: in
         num_supervised=sum(int((document.labels != IGNORE).sum()) for document in documents),
         max_token_id=max((int(document.input_ids.max()) for document in documents), default=-1),
     )
+
+
+def fingerprint_documents(documents: Sequence[Document]) -> str:
+    """Name what a loss over these documents is measured on: their tokens and labels, however they are packed."""
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(len(document.input_ids).to_bytes(8, "big"))
+        digest.update(document.input_ids.tobytes())
+        digest.update(document.labels.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _record_batch(documents: Sequence[Document], samples: list[list[int]]) -> pa.RecordBatch:

@@ -134,7 +134,8 @@ def check_architecture(rank, folder, output):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_loss_gradients_and_export_equal_plain_transformers(name, tmp_path):
     folder = save_model(tmp_path / "source", CONFIGS[name])
-    output = tmp_path / "exported"
+    # Brackets, because torch looks for files by a glob.
+    output = tmp_path / "exp[or]ted*"
     run_ranks(2, check_architecture, folder, output)
     exported = AutoModelForCausalLM.from_pretrained(output)
     source = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
@@ -229,6 +230,17 @@ def test_large_exports_are_split_into_numbered_files(tmp_path, monkeypatch):
     assert not (output / "shards").exists()
     exported = AutoModelForCausalLM.from_pretrained(output)
     assert torch.equal(exported.lm_head.weight, AutoModelForCausalLM.from_pretrained(folder).lm_head.weight)
+
+
+def test_an_export_that_lacks_weights_is_noticed(tmp_path, monkeypatch):
+    folder = save_model(tmp_path / "source", llama_config())
+    model = engine.build_on_meta(folder, "auto", torch.float32, CPU)
+    engine.materialize(model, CPU)
+    engine.load_weights(model, folder)
+    (tmp_path / "exported").mkdir()
+    monkeypatch.setattr(engine, "consolidate_safetensors_files_on_every_rank", lambda *args, **kwargs: None)
+    with pytest.raises(RuntimeError, match=r"lacks \d+ weights"):
+        engine.export_weights(model, tmp_path / "exported", torch.float32)
 
 
 def resident(rank, folder, bound):

@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from components.evaluate.heldout import heldout_loss
+from components.evaluate.measure import load_model
+from components.evaluate.settings import Settings
 from training.data import PackedDataset
 from training.errors import UserError
 
@@ -67,3 +69,28 @@ def test_nothing_supervised_names_the_fields_to_change(tmp_path, make_model, pac
     samples = PackedDataset(write_rows(tmp_path / "heldout.arrow", packed_rows[2:]))
     with pytest.raises(UserError, match=r"none of the 1 held-out samples.*data\.sequence_length"):
         heldout_loss(make_model(), samples, CPU)
+
+
+def test_an_architecture_that_mixes_packed_documents_under_a_mask_is_measured_right(
+    tmp_path, packed_rows, write_rows
+):
+    from transformers import OPTConfig, OPTForCausalLM
+
+    torch.manual_seed(0)
+    config = OPTConfig(
+        vocab_size=48,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        init_std=0.3,
+    )
+    OPTForCausalLM(config).save_pretrained(tmp_path / "opt")
+    settings = Settings(CPU, torch.float64, "auto", num_generations=0, max_new_tokens=4)
+    model = load_model(tmp_path / "opt", settings)
+    samples = PackedDataset(write_rows(tmp_path / "heldout.arrow", packed_rows))
+    loss, _ = heldout_loss(model, samples, CPU)
+    plain = OPTForCausalLM.from_pretrained(tmp_path / "opt", dtype=torch.float64)
+    assert loss == pytest.approx(naive_loss(plain, packed_rows)[0], abs=1e-12)

@@ -121,6 +121,18 @@ def test_a_model_without_a_manifest_is_measured_again(trained_run, metrics, tmp_
     assert loaded == ["m1", "model", "model"]
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"perplexity": 1, "generations": [{}]}'])
+def test_damaged_results_are_measured_again(trained_run, metrics, tmp_path, loaded, content):
+    step = trained_run()
+    evaluate_run(step, metrics, tmp_path / "1.html")
+    (published,) = (step.folder.root / "evaluations").iterdir()
+    for file in (published / "base.json", step.folder.evaluation / "tuned.json"):
+        file.write_text(content)
+    evaluate_run(step, metrics, tmp_path / "2.html")
+    evaluate_run(step, metrics, tmp_path / "3.html")
+    assert loaded == ["m1", "model", "m1", "model"]
+
+
 def test_without_events_and_prompts(trained_run, metrics, tmp_path):
     evaluate_run(trained_run(prompts=0), metrics, tmp_path / "report.html")
     assert "tokens_per_s" not in metrics

@@ -56,12 +56,14 @@ def ready_run(tmp_path: Path, tiny_llama: Path, migrated_database: Path) -> Call
         base_loss: float = 2.5,
         tuned_loss: float = 2.0,
         dataset: str = "d" * 16,
+        heldout: str = "e" * 16,
         root: Path = tmp_path / "my store",
         fresh_database: bool = False,
         **registry: Any,
     ) -> RunFolder:
         for kind, key, source in (("models", "m" * 16, "org/base"), ("datasets", dataset, "org/data")):
-            with Store(root).publish(kind, key, {"source": source, "revision": "abc123"}) as staging:
+            facts = {"source": source, "revision": "abc123", "heldout_fingerprint": heldout}
+            with Store(root).publish(kind, key, facts) as staging:
                 (staging / "content").write_text(source)
         if not fresh_database and not (root / "mlflow.db").exists():
             shutil.copy(migrated_database, root / "mlflow.db")

@@ -109,6 +109,16 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
     assert "cannot be opened (file is not a database)" in refusal(f"sqlite:///{tmp_path}/mlflow.db", tmp_path)
 
 
+def test_a_store_whose_path_means_something_in_a_uri(tmp_path: Path) -> None:
+    root = tmp_path / "a?b=c%41#d é"
+    root.mkdir()
+    with connect(None, root, print) as connection:
+        connection.client.create_experiment("name")
+    with sqlite3.connect(root / "mlflow.db") as database:
+        assert ("name",) in database.execute("SELECT name FROM experiments").fetchall()
+    assert list(tmp_path.iterdir()) == [root]
+
+
 def test_database_of_another_mlflow(tmp_path: Path) -> None:
     with connect(None, tmp_path, print):
         pass

@@ -71,7 +71,7 @@ def test_everything_about_one_run(
     assert version.run_id == made.mlflow_run_id
     assert version.tags["heldout_loss"] == "2.0"
     assert version.tags["base_loss"] == "2.5"
-    assert version.tags["dataset_fingerprint"] == "d" * 16
+    assert version.tags["heldout_fingerprint"] == "e" * 16
     assert version.tags["shardline.run"] == "demo"
     assert version.tags["shardline.gate"] == "passed"
     assert "by more than the 0.1" in version.tags["shardline.gate_reasons"]
@@ -144,7 +144,7 @@ def test_the_alias_stays_when_the_gate_does_not_pass(ready_run: ReadyRun) -> Non
     better = register(ready_run("third", tuned_loss=1.9))
     assert better.alias_moved
     # Other data: not comparable with version 3, and better than its own base.
-    other = register(ready_run("fourth", tuned_loss=2.4, dataset="e" * 16))
+    other = register(ready_run("fourth", tuned_loss=2.4, dataset="c" * 16, heldout="f" * 16))
     assert other.alias_moved
     assert "are not compared" in other.reasons[1]
 
@@ -248,3 +248,13 @@ def test_an_earlier_step_is_missing(
 def detail(folder: RunFolder) -> str:
     spans = [event for event in read_events(folder.events) if isinstance(event, Span) and event.phase == "end"]
     return spans[-1].detail
+
+
+def test_versions_are_compared_when_only_the_training_rows_differ(ready_run: ReadyRun) -> None:
+    register(ready_run("first", tuned_loss=2.0))
+    folder = ready_run("second", dataset="f" * 16, tuned_loss=2.2)
+    register(folder)
+    assert detail(folder) == "shardline-model version 2, champion stays with version 1"
+    other = ready_run("third", dataset="g" * 16, heldout="h" * 16, tuned_loss=2.2)
+    register(other)
+    assert detail(other) == "shardline-model version 3, champion"
