@@ -1,5 +1,6 @@
 """What surrounds every step's work: its span in the event stream, its errors and its exit code."""
 
+import os
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import Self
 
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, UserError
 from training.events import Event, EventWriter, Note, Span
+from training.processes import die_with_ancestor, die_with_parent
 from training.run_folder import RunFolder, run_name_from_job
 from training.store import disk_errors, disk_problem
 
@@ -61,7 +63,13 @@ class Step:
         """Open the span."""
         self._handler_before = signal.signal(signal.SIGTERM, _interrupt if self.stoppable else _ignore)
         self._started = time.monotonic()
+        # The pid of a pipeline that runs on this machine; in a cluster, the pod ends its processes itself.
+        pipeline = os.environ.get("SHARDLINE_DIE_WITH_PARENT")
         try:
+            if pipeline and self.stoppable:
+                # Both: a shell is in between, and neither of the two passes the death of the other on.
+                die_with_parent()
+                die_with_ancestor(int(pipeline))
             self.write(Span(name=self.name, phase="start"))
             if self.stoppable and self.folder.stop_request.exists():
                 raise Interrupted

@@ -1,5 +1,6 @@
 """The `shardline` command."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -61,24 +62,21 @@ def run(
 
         shardline run my-recipe.yaml --store /data/shardline
     """
-    from pipelines.local_run import LocalRun, choose_run, run_graph
+    from pipelines.local_run import check_interpreter, choose_run, open_run, run_graph
     from pipelines.summary import print_summary
     from training.resolve import find_recipe, read_recipe, resolve
-    from training.run_folder import check_run_name
 
     console = Console()
     config = resolve(read_recipe(find_recipe(recipe)), overrides or [])
+    check_interpreter()
     store = store.expanduser().absolute()
-    if name:
-        check_run_name(name)
-        run_name, resumes = name, (store / "runs" / name).exists()
-    else:
-        run_name, resumes = choose_run(store, recipe, config, fresh=new)
-    verb = "Resuming" if resumes else "Starting"
+    held = open_run(store, name) if name else choose_run(store, recipe, config, fresh=new)
+    run_name = held.folder.run
+    verb = "Resuming" if held.resumes else "Starting"
     console.print(
         f"{verb} the run [bold]{run_name}[/bold] in {escape(str(store))}", highlight=False, soft_wrap=True
     )
-    code = run_graph(LocalRun(recipe, overrides or [], store, run_name), console, verbose=verbose)
+    code = run_graph(held, recipe, overrides or [], console, verbose=verbose)
     print_summary(console, store, run_name, code)
     raise typer.Exit(code)
 
@@ -130,6 +128,9 @@ def main() -> None:
     """Run the command; a mistake that the user can mend is told in its own words alone."""
     # Hugging Face and MLflow are chatty on import; set before anything imports them.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # A terminal that cannot show a character is no reason to end.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     try:
         app()
     except UserError as error:

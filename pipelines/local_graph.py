@@ -1,38 +1,66 @@
-"""Runs the graph's steps as processes of this machine: `python -m pipelines.local_graph <arguments.json>`.
+"""Runs the graph's steps as processes of this machine: `-m pipelines.local_graph <arguments.json> <parent>`.
 
 A process of its own, because kfp prints freely and changes the logging of the process that it runs in; what
 people see comes from the event stream instead (see `pipelines.local_run`).
 """
 
+import ctypes
 import json
+import os
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 from kfp import local
 
 from pipelines.finetune import finetune
+from pipelines.processes import lock_graph, stop_run
+from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from training.run_folder import RunFolder
+
+_PR_SET_PDEATHSIG = 1
 
 
-def main(arguments_file: str) -> int:
-    """Run `finetune` with the arguments in a JSON file; outputs go beside it. Returns the exit code."""
-    # On a stop the running step is told, and fails; then this process still has the exit handler to run.
-    # A handler that does nothing, rather than SIG_IGN, which the steps' processes would inherit.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda signum, frame: None)
+def main(arguments_file: str, parent: int) -> int:
+    """Run `finetune` with the arguments in a JSON file; outputs go beside it. Returns the exit code.
+
+    Args:
+        arguments_file: Path of the JSON file.
+        parent: Process id of the command that follows the run; without it, nothing goes on.
+    """
+    os.environ["SHARDLINE_DIE_WITH_PARENT"] = str(os.getpid())  # see components.step
     path = Path(arguments_file)
+    arguments = json.loads(path.read_text(encoding="utf-8"))
+    folder = RunFolder(arguments["store"], arguments["run"])
+
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        # While the parent lives, it tells the running step itself, and this process has the exit handler to run.
+        if os.getppid() != parent:
+            stop_run(folder, os.getpid())
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before this process had asked to be told
+        return EXIT_INTERRUPTED
+    lock = lock_graph(folder)
+    assert lock is not None, "the parent holds the run, so nothing else starts its graph"
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
         pipeline_root=str(path.parent / "outputs"),
         raise_on_error=True,
     )
     try:
-        finetune(**json.loads(path.read_text()))
+        finetune(**arguments)
     except RuntimeError as error:
         print(error, file=sys.stderr)
-        return 1
+        return EXIT_FAILED
+    finally:
+        lock.close()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 
 from training.errors import UserError
 from training.model import weights
-from training.store import MANIFEST, about, remove, rename_into_place, seal
+from training.store import MANIFEST, about, remove, rename_into_place, seal, verify
 
 
 def save(
@@ -34,6 +34,7 @@ def save(
     step: int,
     identity: dict[str, str],
     keep: int,
+    attempt: int,
 ) -> Path:
     """Save the training state after `step` steps. Collective: every rank calls it with the same arguments.
 
@@ -44,12 +45,13 @@ def save(
         step: Steps done.
         identity: What the state belongs to (model and data fingerprints); compared at the load.
         keep: Newest checkpoints that stay; the older are removed once the new one is in place.
+        attempt: Of this run, so that no two attempts ever write to one staging folder.
 
     Returns:
         The checkpoint's folder.
     """
     target = folder / f"step-{step:08d}"
-    staging = folder / f".staging-{target.name}"
+    staging = folder / f".staging-{attempt}-{target.name}"
     if _is_leader():
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
@@ -65,6 +67,28 @@ def save(
             remove(old)
     dist.barrier()
     return target
+
+
+def choose(folder: Path) -> tuple[Path | None, list[str]]:
+    """Choose the newest whole checkpoint, and clear away what is newer. Collective; rank 0 looks, for all.
+
+    A damaged one is moved to `damaged-step-<n>`, for people to look at.
+
+    Returns:
+        The checkpoint, None if the run has not saved any; and the names of those just found damaged.
+
+    Raises:
+        UserError: There were checkpoints, but none is whole.
+    """
+    answer: list[tuple[str | None, list[str]]] = [_look(folder) if _is_leader() else (None, [])]
+    dist.broadcast_object_list(answer, src=0)
+    name, damaged = answer[0]
+    if name is None and damaged:
+        raise UserError(
+            f"the checkpoints of this run in {folder} are damaged ({', '.join(damaged)}): restore one, or remove "
+            f"{folder} to train from the start"
+        )
+    return (folder / name if name else None), damaged
 
 
 def load(
@@ -94,6 +118,33 @@ def load(
 def checkpoints(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
     return sorted(path.parent for path in folder.glob(f"step-*/{MANIFEST}"))
+
+
+def _look(folder: Path) -> tuple[str | None, list[str]]:
+    damaged = []
+    whole = None
+    for checkpoint in reversed(checkpoints(folder)):
+        if _is_whole(checkpoint):
+            whole = checkpoint.name
+            break
+        target = folder / f"damaged-{checkpoint.name}"
+        shutil.rmtree(target, ignore_errors=True)
+        checkpoint.rename(target)
+        damaged.append(checkpoint.name)
+    if whole is None:
+        # Also those that an earlier start found: it was told to people, and nothing has been mended since.
+        return None, [path.name for path in sorted(folder.glob("damaged-step-*"))]
+    for path in [*folder.glob("step-*"), *folder.glob(".staging-*")]:
+        if path.name > whole or path.name.startswith("."):
+            remove(path)
+    return whole, damaged
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        return not verify(checkpoint)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False  # the manifest itself is damaged
 
 
 def remove_all(folder: Path) -> None:

@@ -268,10 +268,11 @@ class RunConfig(_Section):
             problems.append(
                 "there is nothing to evaluate on: set data.heldout to a file, or data.heldout_fraction above 0"
             )
-        if self.cluster.launcher == "local" and parallel.num_nodes > 1:
+        # `auto` chooses among the launchers that there are, and each of them has one node.
+        if parallel.num_nodes > 1:
             problems.append(
-                f"parallel.num_nodes is {parallel.num_nodes}, but cluster.launcher local runs on one node: set "
-                "parallel.num_nodes to 1"
+                f"parallel.num_nodes is {parallel.num_nodes}, but cluster.launcher {self.cluster.launcher} runs "
+                "on one node: set parallel.num_nodes to 1, and parallel.procs_per_node to the ranks it should have"
             )
         if problems:
             raise ValueError("\n".join(problems))

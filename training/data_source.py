@@ -195,6 +195,11 @@ def _parse(line: bytes, origin: str) -> dict[str, Any]:
             f"{origin} is not valid JSON ({error.msg} at character {error.pos + 1}): each line has to be one JSON "
             "object"
         ) from None
+    except ValueError:
+        # All else that is no error of JSON: Python bounds the digits of an integer.
+        raise UserError(f"{origin} has a number of too many digits: write it as a string") from None
+    except RecursionError:
+        raise UserError(f"{origin} is nested too deeply: flatten its arrays and objects") from None
     if not isinstance(values, dict):
         raise UserError(f"{origin} is a JSON {_JSON_NAMES[type(values)]}: each line has to be one JSON object")
     return values

@@ -40,6 +40,8 @@ def main(run_folder: str) -> int:
     config.max_restarts = 0
     if not torch.accelerator.is_available():
         _tune_for_cpu(config.nproc_per_node)
+    # So that a rank that is still importing when this process dies can tell.
+    os.environ["SHARDLINE_NODE_PID"] = str(os.getpid())
     try:
         elastic_launch(config=config, entrypoint=command)(*arguments)
     except ChildFailedError as error:

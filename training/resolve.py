@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from training.config import RunConfig
 from training.errors import UserError
@@ -71,7 +71,18 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def split_overrides(text: str) -> list[str]:
-    """Split the pipeline's `overrides` text: one override a line, or several on one line between semicolons."""
+    """Split the pipeline's `overrides` text: one override a line, or several on one line between semicolons.
+
+    Programs give a JSON list of strings instead, in which a value may hold semicolons and line breaks.
+
+    Raises:
+        UserError: The text begins like a JSON list and is none of strings.
+    """
+    if text.lstrip().startswith("["):
+        try:
+            return TypeAdapter(list[str]).validate_json(text)
+        except ValidationError:
+            raise UserError("the overrides begin with '[' but are not a JSON list of strings") from None
     return [part.strip() for line in text.splitlines() for part in line.split(";") if part.strip()]
 
 

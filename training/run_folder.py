@@ -13,12 +13,18 @@ model/              the exported model
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from training.config import RunConfig
 from training.errors import UserError
 from training.resolve import read_recipe, resolve, to_yaml
-from training.store import MANIFEST, disk_errors, write_atomically
+from training.store import disk_errors, is_whole, write_atomically
+
+_TRAINED_FROM = ("model", "data", "training", "parallel")
+"""Sections that decide what is trained, so that they stay as they are for the life of a run."""
+
+_WORLD = ("parallel.num_nodes", "parallel.procs_per_node")
+"""Fields of them that may change: a run goes on at any world size."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +64,24 @@ class RunFolder:
     def create(self, config: RunConfig) -> None:
         """Make the folder and save the config.
 
+        A run that exists takes over what does not change its training: the world size, and how it is evaluated,
+        registered and kept going.
+
         Raises:
-            UserError: The run exists with another config, so its checkpoints would not fit.
+            UserError: The run exists with another training, so its checkpoints would not fit.
         """
         with disk_errors(self.root):
             self.events.mkdir(parents=True, exist_ok=True)
             if self.config_file.is_file():
-                if changed := _changed(self.config(), config):
+                saved = self.config()
+                if changed := _changed(saved, config):
                     raise UserError(
                         f"the run '{self.run}' exists with another configuration ({', '.join(changed)}; see "
                         f"{self.config_file}): give this run another name, or go back to that configuration to "
                         "resume it"
                     )
-                return
+                if saved == config:
+                    return
             write_atomically(self.config_file, to_yaml(config))
 
     def config(self) -> RunConfig:
@@ -100,7 +111,7 @@ class RunFolder:
         """Which model and data set the run trains from.
 
         Raises:
-            UserError: A step before has not run, or its folder is gone from the store.
+            UserError: A step before has not run, or its folder is gone from the store or damaged.
         """
         return RunInputs(self._input("model", "download_model"), self._input("dataset", "tokenize_dataset"))
 
@@ -108,10 +119,14 @@ class RunFolder:
         pointer = self.path / "inputs" / name
         if not pointer.is_file():
             raise UserError(f"the run '{self.run}' has no {name} yet: run the step {step} first")
-        folder = Path(pointer.read_text(encoding="utf-8"))
-        if not (folder / MANIFEST).is_file():
-            raise UserError(f"the run's {name} {folder} is gone from the store: run the step {step} again")
-        return folder
+        # A pointer that is damaged is empty, or names nothing that there is.
+        folder = pointer.read_text(encoding="utf-8", errors="replace")
+        if not folder or not is_whole(Path(folder)):
+            raise UserError(
+                f"the run's {name} {folder or f'of {pointer}'} is gone from the store, or damaged: run the step "
+                f"{step} again"
+            )
+        return Path(folder)
 
     def attempt(self, number: int) -> Path:
         """The folder of an attempt, counted from 1."""
@@ -124,14 +139,15 @@ class RunFolder:
 
 
 def _changed(saved: RunConfig, given: RunConfig) -> list[str]:
-    """Dotted names of the fields that differ."""
-    before, after = saved.model_dump(), given.model_dump()
-    return [
-        f"{section}.{key}"
-        for section in after
-        for key in after[section]
-        if before[section][key] != after[section][key]
-    ]
+    """Dotted names of the fields that differ and may not."""
+    before, after = _trained_from(saved), _trained_from(given)
+    return [field for field in after if before[field] != after[field]]
+
+
+def _trained_from(config: RunConfig) -> dict[str, Any]:
+    sections = config.model_dump(include=set(_TRAINED_FROM))
+    fields = {f"{section}.{key}": value for section in sections for key, value in sections[section].items()}
+    return {field: value for field, value in fields.items() if field not in _WORLD}
 
 
 def check_run_name(run: str) -> None:

@@ -58,9 +58,9 @@ class Store:
         return self.root / kind / key
 
     def get(self, kind: str, key: str) -> Path | None:
-        """The published folder, or None. A folder without a manifest was never published."""
+        """The published folder, or None where there is none that is whole, so that it is made (again)."""
         path = self.path(kind, key)
-        return path if (path / MANIFEST).is_file() else None
+        return path if is_whole(path) else None
 
     @contextlib.contextmanager
     def publish(self, kind: str, key: str, about: Mapping[str, Any]) -> Iterator[Path]:
@@ -130,6 +130,21 @@ def about(folder: Path) -> dict[str, Any]:
     return content
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a folder was published and has all files of its manifest, by name and size.
+
+    Cheap, as it reads no contents but the manifest's; see `verify` for checksums.
+    """
+    try:
+        entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        return all(
+            (folder / name).is_file() and (folder / name).stat().st_size == entry["bytes"]
+            for name, entry in entries.items()
+        )
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError):
+        return False  # no manifest, or not what `seal` wrote
+
+
 def verify(folder: Path) -> list[str]:
     """Compare a published folder with its manifest; returns the names of files that are missing or differ."""
     entries = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
@@ -143,9 +158,12 @@ def verify(folder: Path) -> list[str]:
 
 
 def rename_into_place(staging: Path, target: Path) -> None:
-    """Move a sealed folder to its name; if another process was first, its equal folder stays."""
+    """Move a sealed folder to its name; if another process was first, its equal folder stays.
+
+    A folder there that is not whole makes way.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
-    while not _rename(staging, target) and not (target / MANIFEST).is_file():
+    while not _rename(staging, target) and not is_whole(target):
         _clear_remains(staging, target)
     _fsync(target.parent)
 
@@ -236,11 +254,11 @@ def _rename(folder: Path, target: Path) -> bool:
 
 
 def _clear_remains(staging: Path, target: Path) -> None:
-    """Remove a folder without a manifest, which was never published: a removal that was killed left it."""
+    """Remove a folder that is not whole: a removal that was killed left it, or it was damaged."""
     remains = staging.with_name(f"{staging.name}-remains")
     with contextlib.suppress(FileNotFoundError):  # another process was first
         target.rename(remains)
-        if (remains / MANIFEST).is_file():  # another process has published since we looked
+        if is_whole(remains):  # another process has published since we looked
             _rename(remains, target)
         shutil.rmtree(remains, ignore_errors=True)
 

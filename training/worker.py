@@ -1,6 +1,5 @@
 """Entry point of a rank: `torchrun -m training.worker <run folder>`."""
 
-import ctypes
 import json
 import os
 import shutil
@@ -8,7 +7,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -38,6 +37,7 @@ from training.model import (
 )
 from training.optim import make_optimizer
 from training.precision import master_dtype, resolve_precision
+from training.processes import die_with_parent
 from training.run_folder import RunFolder
 from training.sharding import make_mesh, shard_model
 from training.store import disk_errors, remove, rename_into_place, seal
@@ -48,7 +48,7 @@ _COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 def main(run_folder: str) -> int:
     """Train one rank's part of the run; returns the exit code."""
-    _die_with_parent()
+    die_with_parent(int(os.environ.get("SHARDLINE_NODE_PID", "0")) or None)
     stop = _StopFlag()
     rank = int(os.environ["RANK"])
     attempt = int(os.environ.get("SHARDLINE_ATTEMPT", "1"))
@@ -57,8 +57,6 @@ def main(run_folder: str) -> int:
         with disk_errors(folder.root):
             events = EventWriter(folder.events, f"rank-{rank}", attempt)
             finished = _Rank(folder, events, attempt, stop).run()
-    except SystemExit as leave:
-        return int(leave.code or 0)
     except BaseException as error:
         return _report(error, folder.attempt(attempt), rank)
     return 0 if finished else EXIT_INTERRUPTED
@@ -86,7 +84,7 @@ class _Rank:
         dist.init_process_group(collective_backend(self.device), timeout=_COLLECTIVE_TIMEOUT)
         with self._span("load"):
             trainer, identity = self._prepare()
-        self.stop.armed = True  # from here on a stop is saved; before, there is nothing to save
+        self.stop.arm()
         finished = self._train(trainer, identity)
         if finished:
             with self._span("export"):
@@ -110,10 +108,12 @@ class _Rank:
         optimizer = make_optimizer(model, config.training)
         trainer = Trainer(config, model, optimizer, dataset, self.device)
         identity = {"model": inputs.model.name, "dataset": inputs.dataset.name}
-        saved = checkpoint.checkpoints(self.folder.checkpoints)
+        saved, damaged = checkpoint.choose(self.folder.checkpoints)
+        for name in damaged:
+            self._note(f"{name} is damaged and was moved to damaged-{name}")
         if saved:
-            trainer.step = checkpoint.load(saved[-1], model, optimizer, identity)
-            self._note(f"resumed from {saved[-1].name}: step {trainer.step} of {trainer.plan.num_steps}")
+            trainer.step = checkpoint.load(saved, model, optimizer, identity)
+            self._note(f"resumed from {saved.name}: step {trainer.step} of {trainer.plan.num_steps}")
         else:
             load_weights(model, inputs.model)
         check_isolation(model, self.device)
@@ -145,6 +145,7 @@ class _Rank:
                     step,
                     identity,
                     self.config.checkpoint.keep,
+                    self.attempt,
                 )
 
         return trainer.run(on_step=self._on_step, save=save, stop_asked=lambda: self.stop.asked)
@@ -161,7 +162,8 @@ class _Rank:
         )
 
     def _export(self, model: PreTrainedModel) -> None:
-        source = self.folder.inputs().model
+        inputs = self.folder.inputs()
+        source = inputs.model
         choice = self.config.training.export_dtype
         dtype = source_dtype(source) if choice == "source" else resolve_precision(choice, self.device)
         staging = self.folder.path / ".staging-model"
@@ -172,7 +174,8 @@ class _Rank:
         export_weights(model, staging, dtype)
         if self.is_leader:
             copy_companions(source, staging, dtype)
-            seal(staging, {"run": self.folder.run, "base_model": source.name})
+            origin = {"base_model": source.name, "dataset": inputs.dataset.name}
+            seal(staging, {"run": self.folder.run, **origin})
             remove(self.folder.model)
             rename_into_place(staging, self.folder.model)
             if not self.config.checkpoint.keep_after_finish:
@@ -200,23 +203,29 @@ def _span(events: EventWriter, name: str) -> Iterator[None]:
 
 
 class _StopFlag:
-    """Remembers SIGTERM, so that the loop can save between two steps.
+    """Remembers SIGTERM and Ctrl-C, so that the loop can save between two steps.
+
+    Until it is armed there is nothing to save, and a stop ends the process at once: by the system's default
+    action, since Python runs no handler while it waits in C++ for ranks that may never come.
 
     Attributes:
         asked: A stop was asked for.
-        armed: The loop looks at `asked`; before that, a stop leaves at once.
     """
 
     def __init__(self) -> None:
         self.asked = False
-        self.armed = False
+        self._handle(signal.SIG_DFL)
+
+    def arm(self) -> None:
+        """From here on, the loop looks at `asked`."""
+        self._handle(self._ask)
+
+    def _handle(self, handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+            signal.signal(number, handler)
 
     def _ask(self, signum: int, frame: FrameType | None) -> None:
         self.asked = True
-        if not self.armed:
-            sys.exit(EXIT_INTERRUPTED)
 
 
 def _report(error: BaseException, attempt: Path, rank: int) -> int:
@@ -239,13 +248,6 @@ def _report(error: BaseException, attempt: Path, rank: int) -> int:
         pass  # a full disk: the log has it
     # An orderly interpreter shutdown could wait for ranks that are gone.
     os._exit(code)
-
-
-def _die_with_parent() -> None:
-    """On Linux, get SIGTERM when torchrun dies, however it dies, so that no rank is left behind."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 if __name__ == "__main__":

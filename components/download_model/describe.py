@@ -79,9 +79,10 @@ def read_config(folder: Path) -> ConfigFacts:
 
 
 def check_context(context_length: int | None, config: RunConfig) -> None:
-    """Check that a packed sample fits into the model's context.
+    """Check that a packed sample, and an answer with at least a token of its prompt, fit the model's context.
 
-    A `model.max_context` that is set stands in for the model's own length, and was checked with the config.
+    For samples, a `model.max_context` that is set stands in for the model's own length, and was checked with the
+    config.
 
     Raises:
         UserError: Names both lengths.
@@ -91,6 +92,13 @@ def check_context(context_length: int | None, config: RunConfig) -> None:
         raise UserError(
             f"data.sequence_length is {length}, but the context of '{config.model.name}' is {context_length} "
             f"tokens: set data.sequence_length to at most {context_length}"
+        )
+    answer = config.evaluation.max_new_tokens
+    asks = config.evaluation.num_generations > 0 and config.data.format != "text"
+    if asks and context_length is not None and answer >= context_length:
+        raise UserError(
+            f"evaluation.max_new_tokens is {answer}, but the context of '{config.model.name}' is {context_length} "
+            f"tokens, prompt included: set evaluation.max_new_tokens to less than {context_length}"
         )
 
 

@@ -24,7 +24,7 @@ def download(step: Step) -> Path:
 
     Raises:
         UserError: The model cannot be had, is of a kind that cannot be trained, or its context is shorter than
-            `data.sequence_length`.
+            `data.sequence_length` or an answer of `evaluation.max_new_tokens`.
     """
     quiet_libraries()
     started = time.monotonic()

@@ -16,6 +16,9 @@ from training.model_source import classify, pin
 _MIN_FREE_BYTES = 2**30
 _SERVER_TIMEOUT_S = 10
 
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+"""Kinds that MLflow keeps its records in."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -94,13 +97,11 @@ def _registry(config: RunConfig) -> Finding:
     uri = config.registry.tracking_uri
     if uri is None:
         return Finding("registry", True, "MLflow in SQLite inside the store")
-    scheme = uri.partition(":")[0].lower()
-    if scheme == "file" or ("://" not in uri and scheme != "databricks"):
-        raise UserError(
-            f"registry.tracking_uri is '{uri}', which MLflow cannot open: give http(s)://HOST:PORT of a server, "
-            "or a database such as sqlite:////PATH/mlflow.db"
-        )
+    scheme = uri.partition("://")[0].lower()
+    if scheme == "databricks":
+        return Finding("registry", True, "MLflow of Databricks")
     if scheme not in ("http", "https"):
+        _check_database(uri)
         return Finding("registry", True, "an MLflow database")
     try:
         status = requests.get(f"{uri.rstrip('/')}/health", timeout=_SERVER_TIMEOUT_S).status_code
@@ -115,3 +116,28 @@ def _registry(config: RunConfig) -> Finding:
             f"the MLflow server in registry.tracking_uri answers with HTTP {status}: look at the server's log"
         )
     return Finding("registry", True, "an MLflow server that answers")
+
+
+def _check_database(uri: str) -> None:
+    """Check that MLflow knows the kind of database, and that the driver's package is there."""
+    import sqlalchemy
+
+    try:
+        url = sqlalchemy.make_url(uri)
+        if url.get_backend_name() not in _DATABASES:
+            raise _not_for_mlflow(uri)
+        url.get_dialect().import_dbapi()
+    except sqlalchemy.exc.ArgumentError:  # no URI, or an unknown driver
+        raise _not_for_mlflow(uri) from None
+    except ImportError as error:
+        raise UserError(
+            f"registry.tracking_uri is '{uri}', whose driver cannot be imported ({error}): install its Python "
+            "package, name one that is installed as in postgresql+DRIVER://, or give an MLflow server"
+        ) from None
+
+
+def _not_for_mlflow(uri: str) -> UserError:
+    return UserError(
+        f"registry.tracking_uri is '{uri}', which MLflow cannot open: give http(s)://HOST:PORT of a server, or a "
+        "database such as sqlite:////PATH/mlflow.db"
+    )

@@ -62,7 +62,7 @@ def connect(tracking_uri: str | None, root: Path, note: Callable[[str], None]) -
         UserError: MLflow cannot be reached, wants other credentials, or cannot use the database. Inside the
             block, too.
     """
-    uri = tracking_uri or f"sqlite:///{root / 'mlflow.db'}"
+    uri = tracking_uri or _database_in(root)
     scheme = urlsplit(uri).scheme.partition("+")[0]
     with _environment(_QUIET), _quiet_log(), _readable_errors(uri):
         if scheme in _DATABASES:
@@ -71,6 +71,17 @@ def connect(tracking_uri: str | None, root: Path, note: Callable[[str], None]) -
         else:
             client = _open_server(uri)
             yield Connection(client, uri, None, by_reference=False)
+
+
+def _database_in(root: Path) -> str:
+    file = str(root / "mlflow.db")
+    if not set(file) & set("%?"):
+        return f"sqlite:///{file}"
+    from sqlalchemy import URL
+
+    # Quoted, as these have a meaning in a URI. MLflow makes the parent folder of a `sqlite:///` URI without
+    # reading the quotes, so beside the store; naming the driver keeps it from that.
+    return URL.create("sqlite+pysqlite", database=file).render_as_string()
 
 
 def _open_server(uri: str) -> Any:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 from components.step import Step, StepFailed
 from components.train.job import TrainingJob
-from components.train.launchers import JobState, Launcher
-from components.train.launchers.local import LocalLauncher, stop_leftover
+from components.train.launchers import JobState, Launcher, local
+from components.train.launchers.local import LocalLauncher
 from components.train.policy import decide
 from training.config import RunConfig
 from training.device import processes_per_node
@@ -36,14 +37,20 @@ def supervise(step: Step) -> tuple[Path, dict[str, Any]]:
     folder = step.folder
     _check_vocabulary(folder.inputs())
     if (folder.model / MANIFEST).is_file():
+        _check_origin(folder)
         step.detail = "trained before; nothing to do"
         step.note(f"the run '{folder.run}' is trained already: {folder.model}")
         return folder.model, _facts(folder)
-    with _only_one(folder):
-        stop_leftovers(folder)
+    with _lock(folder) as mine:
+        if not mine:
+            raise UserError(
+                f"the run '{folder.run}' is being trained by another process: wait for it, or give this run "
+                "another name"
+            )
         _attempt_until_done(step, folder.config())
     facts = _facts(folder)
-    step.detail = f"{facts['steps']} steps, loss {facts['loss']:.3f}"
+    if "loss" in facts:
+        step.detail = f"{facts['steps']} steps, loss {facts['loss']:.3f}"
     return folder.model, facts
 
 
@@ -58,9 +65,29 @@ def _check_vocabulary(inputs: RunInputs) -> None:
         )
 
 
+def _check_origin(folder: RunFolder) -> None:
+    """Refuse a finished run whose model or data has changed since: it was not trained from these."""
+    sealed, inputs = about(folder.model), folder.inputs()
+    now = {"base_model": inputs.model.name, "dataset": inputs.dataset.name}
+    for key, name in now.items():
+        before = sealed.get(key, name)
+        if before != name:
+            what = key.replace("_", " ")
+            raise UserError(
+                f"the run '{folder.run}' was trained with the {what} {before}, but its {what} is now {name}: give "
+                "this run another name"
+            )
+
+
 def stop_leftovers(folder: RunFolder) -> int:
-    """Stop jobs of earlier launchers of this run; returns how many there were."""
-    return sum(stop_leftover(_read_record(folder, number)) for number in folder.attempts())
+    """Stop jobs that dead supervisors of this run left behind; returns how many there were.
+
+    A run that a live supervisor trains is left alone.
+    """
+    if not folder.attempts():
+        return 0
+    with _lock(folder) as mine:
+        return local.stop_leftovers(folder.path) if mine else 0
 
 
 def _attempt_until_done(step: Step, config: RunConfig) -> None:
@@ -68,6 +95,8 @@ def _attempt_until_done(step: Step, config: RunConfig) -> None:
     made = 0
     while True:
         made += 1
+        # Ranks outlive a node that was killed, and could still save beside those of the next attempt.
+        local.stop_leftovers(folder.path)
         incident = _attempt(step, config, number=max(folder.attempts(), default=0) + 1)
         if incident is None:
             return
@@ -149,7 +178,8 @@ def _incident(folder: RunFolder, number: int, exit_code: int | None) -> Incident
     own_words = sorted((e for e in errors if "message" in e), key=lambda e: e["time"])
     by_torchrun = sorted((e for e in errors if "message" not in e), key=lambda e: e["time"])
     # A rank that was killed leaves no words, and the words of the others tell only that a peer is gone.
-    killed = next((e for e in by_torchrun if e["exit_code"] < 0), None)
+    # SIGTERM during the start-up is a stop, as it is later on.
+    killed = next((e for e in by_torchrun if e["exit_code"] < 0 and e["exit_code"] != -signal.SIGTERM), None)
     if killed is not None:
         log = attempt / "logs" / f"rank-{killed['rank']}.err"
         name = f"killed by signal {-killed['exit_code']}"
@@ -179,16 +209,10 @@ def _tail(path: Path, num_lines: int = 20) -> str:
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
     steps = [event for event in read_events(folder.events) if isinstance(event, TrainStep)]
-    last = steps[-1]
-    return {"run": folder.run, "steps": last.num_steps, "loss": last.loss, "attempts": len(folder.attempts())}
-
-
-def _read_record(folder: RunFolder, number: int) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads((folder.attempt(number) / "attempt.json").read_text())
-    except (FileNotFoundError, ValueError):
-        return {}
-    return record
+    facts: dict[str, Any] = {"run": folder.run, "attempts": len(folder.attempts())}
+    if steps:  # the events may have been removed after the training
+        facts |= {"steps": steps[-1].num_steps, "loss": steps[-1].loss}
+    return facts
 
 
 def _write_record(folder: RunFolder, record: dict[str, Any]) -> None:
@@ -196,14 +220,12 @@ def _write_record(folder: RunFolder, record: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(folder: RunFolder) -> Iterator[None]:
-    """Refuse to train a run that another process trains."""
+def _lock(folder: RunFolder) -> Iterator[bool]:
+    """Hold the run's lock for the block; yields False, at once, if another process holds it."""
     with (folder.path / "train.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
         except BlockingIOError:
-            raise UserError(
-                f"the run '{folder.run}' is being trained by another process: wait for it, or give this run "
-                "another name"
-            ) from None
-        yield
+            mine = False
+        yield mine

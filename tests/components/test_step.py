@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 
+import psutil
 import pytest
 
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID
@@ -289,6 +290,34 @@ def test_ctrl_c_is_an_interruption_too(step):
     ).end()
     assert process.code == EXIT_INTERRUPTED
     assert "Traceback" not in process.stderr
+
+
+# A pipeline on this machine: a process that runs the graph, a shell, the step
+
+PIPELINE = """
+import os, subprocess, sys
+os.environ["SHARDLINE_DIE_WITH_PARENT"] = str(os.getpid())
+# A second command keeps the shell from becoming the step.
+subprocess.run(["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("victim", ["graph", "shell"])
+def test_a_step_does_not_outlive_the_pipeline_that_it_belongs_to(store, victim):
+    work = f"""{HEADER}
+with Step("train", store, "run"):
+    print(os.getpid(), os.getppid(), flush=True)
+    time.sleep(60)
+"""
+    graph = subprocess.Popen([sys.executable, "-c", PIPELINE, work, str(store)], stdout=subprocess.PIPE, text=True)
+    pid, shell = map(int, graph.stdout.readline().split())
+    step = psutil.Process(pid)
+    os.kill({"graph": graph.pid, "shell": shell}[victim], signal.SIGKILL)
+    _, alive = psutil.wait_procs([step], timeout=20)
+    assert not alive or step.status() == psutil.STATUS_ZOMBIE
+    graph.communicate(timeout=20)
+    *_, end = read_events(store / "runs" / "run" / "events")
+    assert end.phase == "end" and "interrupted" in end.detail
 
 
 # A run that was asked to stop

@@ -150,6 +150,7 @@ def test_a_second_run_reuses_model_data_and_base_evaluation(workplace):
 @pytest.mark.slow
 def test_ctrl_c_saves_and_the_next_run_goes_on(workplace):
     settings = ["--set", "training.max_steps=60", "--set", "registry.model_name=interrupted"]
+    settings += ["--set", "registry.experiment=one; two"]
     process = shardline(workplace, "run", workplace / "tiny.yaml", *settings)
     assert process.stdout is not None
     name = re.search(r"the run (\S+) in", process.stdout.readline()).group(1)
@@ -186,6 +187,55 @@ def test_ctrl_c_before_training_stops_too(workplace):
     assert process.returncode == 143, output
     assert processes_naming(str(folder)) == []
     assert not any(isinstance(event, TrainStep) for event in read_events(folder / "events"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["SIGHUP", "SIGKILL", "broken pipe"])
+def test_the_end_of_the_command_is_a_stop_of_the_run(end, workplace):
+    name = f"ends-{end.lower().replace(' ', '-')}"
+    settings = ["--set", "training.max_steps=2000", "--name", name]
+    process = shardline(workplace, "run", workplace / "tiny.yaml", *settings)
+    assert process.stdout is not None
+    folder = workplace / "store" / "runs" / name
+    deadline = time.monotonic() + 120
+    while not any(isinstance(event, TrainStep) for event in read_events(folder / "events")):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    output = run(workplace, workplace / "tiny.yaml", *settings, expect=64)
+    assert output.startswith(f"error: the run '{name}' is going on") and len(output.splitlines()) == 1
+    if end == "broken pipe":
+        process.stdout.close()
+    else:
+        process.send_signal(signal.Signals[end])
+    assert process.wait(timeout=60) == {"SIGHUP": 143, "SIGKILL": -signal.SIGKILL, "broken pipe": 1}[end]
+    deadline = time.monotonic() + 60
+    while processes_naming(str(folder)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert list((folder / "checkpoints").glob("step-*/manifest.json"))
+    assert not folder.joinpath("stop").exists(), "the exit handler ran"
+
+
+@pytest.mark.slow
+def test_neither_the_working_folder_nor_the_terminals_encoding_matters(workplace, tmp_path):
+    (tmp_path / "random.py").write_text("raise SystemExit('shadowed')")
+    process = subprocess.run(
+        [
+            Path(sys.executable).with_name("shardline"),
+            "run",
+            workplace / "tiny.yaml",
+            "-s",
+            "model.name=/nowhere/é",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "SHARDLINE_STORE": str(workplace / "store"), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 1, process.stderr
+    assert "/nowhere/?" in process.stdout and "? preflight" in process.stdout
+    assert process.stdout.count("pipeline.log") == 1
+    assert process.stderr == ""
 
 
 BAD_INPUT = {

@@ -88,15 +88,13 @@ def test_a_global_batch_has_to_be_whole_micro_batches():
 
 
 def test_a_global_batch_has_to_divide_among_the_ranks():
-    (problem,) = problems(
-        "training.global_batch_size=8", "parallel.num_nodes=3", "parallel.procs_per_node=4", "data.format=text"
-    )
+    (problem,) = problems("training.global_batch_size=8", "parallel.procs_per_node=12", "data.format=text")
     assert "12 ranks" in problem
     assert problem.endswith("the next that is, is 12")
 
 
 def test_a_global_batch_has_to_divide_among_the_nodes_before_their_ranks_are_known():
-    (problem,) = problems("training.global_batch_size=8", "parallel.num_nodes=3")
+    problem, _ = problems("training.global_batch_size=8", "parallel.num_nodes=3")
     assert "not a multiple of 3 ranks" in problem
 
 
@@ -149,9 +147,11 @@ def test_a_run_needs_something_to_evaluate_on():
     assert config("data.heldout_fraction=0", "data.heldout=held.jsonl").data.heldout == "held.jsonl"
 
 
-def test_the_local_launcher_has_one_node():
-    (problem,) = problems("cluster.launcher=local", "parallel.num_nodes=2")
-    assert "parallel.num_nodes is 2" in problem
+@pytest.mark.parametrize("launcher", ["auto", "local"])
+def test_every_launcher_has_one_node(launcher):
+    (problem,) = problems(f"cluster.launcher={launcher}", "parallel.num_nodes=2")
+    assert f"parallel.num_nodes is 2, but cluster.launcher {launcher} runs on one node" in problem
+    assert "set parallel.num_nodes to 1" in problem
 
 
 def test_fields_that_do_not_fit_together_are_all_listed_at_once():

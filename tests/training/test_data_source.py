@@ -49,6 +49,8 @@ def test_windows_files_are_read(tmp_path):
         ('{"a": 1}\n[1]\n', r"line 2 is a JSON array: each line has to be one JSON object"),
         ('"a"\n', r"line 1 is a JSON string"),
         ("null\n", r"line 1 is a JSON null"),
+        ('{"a": 1}\n{"a": ' + "9" * 4301 + "}\n", r"line 2 has a number of too many digits"),
+        ('{"a": 1}\n{"a": ' + "[" * 100_000 + "]" * 100_000 + "}\n", r"line 2 is nested too deeply"),
         ("true\n", r"line 1 is a JSON boolean"),
         ('{"a": 1}\n{"a": "\xe9"}\n'.encode("latin-1"), r"line 2 is not UTF-8"),
         ('{"a": 1}\n'.encode("utf-16"), r"line 1 is not UTF-8"),

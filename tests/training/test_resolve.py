@@ -147,6 +147,14 @@ def test_the_pipelines_overrides_are_split_at_lines_and_semicolons():
     assert split_overrides(" \n ; ") == []
 
 
+def test_programs_give_overrides_as_a_json_list_in_which_values_hold_anything():
+    assert split_overrides('["a.b=x; y", "c.d=1\\n2"]') == ["a.b=x; y", "c.d=1\n2"]
+    assert split_overrides("[]") == []
+    for text in ("[training.seed=7]", '["a.b=1"', "[1, 2]"):
+        with pytest.raises(UserError, match="JSON list of strings"):
+            split_overrides(text)
+
+
 # Unknown keys
 
 

@@ -145,6 +145,25 @@ def test_creating_a_run_again_with_another_config_is_refused_and_names_what_diff
     assert folder.config() == config(seed=1)
 
 
+def test_creating_a_run_again_takes_over_what_does_not_change_its_training(folder):
+    folder.create(config())
+    again = config()
+    again.evaluation.max_new_tokens = 5
+    again.registry.tracking_uri = "sqlite:////elsewhere.db"
+    again.resilience.max_attempts = 9
+    again.checkpoint.every_steps = 7
+    again.cluster.launcher = "local"
+    again.parallel.procs_per_node = 4
+    folder.create(again)
+    assert folder.config() == again
+
+    mixed = again.model_copy(deep=True)
+    mixed.evaluation.max_new_tokens = 6
+    mixed.parallel.strategy = "NO_SHARD"
+    assert "(parallel.strategy;" in error(lambda: folder.create(mixed))
+    assert folder.config() == again
+
+
 def test_a_run_without_a_config_names_the_step_to_run(folder):
     assert "run the step preflight first" in error(folder.config)
     folder.events.mkdir(parents=True)
@@ -210,19 +229,30 @@ def test_an_input_that_was_never_made_names_the_step_to_run(folder, there, told)
     "gone, told",
     [("model", "run the step download_model again"), ("dataset", "run the step tokenize_dataset again")],
 )
-@pytest.mark.parametrize("how", ["manifest", "folder"])
+@pytest.mark.parametrize("how", ["manifest", "folder", "file"])
 def test_an_input_that_is_gone_from_the_store_names_the_step_to_run_again(folder, gone, told, how):
     paths = {}
     for name in ("model", "dataset"):
         paths[name] = publish(folder, f"{name}s")
         folder.save_input(name, paths[name])
-    (paths[gone] / MANIFEST).unlink()
-    if how == "folder":
+    if how != "file":
+        (paths[gone] / MANIFEST).unlink()
+    if how != "manifest":
         (paths[gone] / "file").unlink()
+    if how == "folder":
         paths[gone].rmdir()
     message = error(folder.inputs)
     assert told in message
     assert str(paths[gone]) in message
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\0", b"/no/such/folder"])
+def test_a_damaged_pointer_names_the_step_to_run_again(folder, content, monkeypatch):
+    # The empty path is the working folder, which must not be taken for a model even if it looks like one.
+    monkeypatch.chdir(publish(folder, "models"))
+    folder.save_input("model", folder.root)
+    (folder.path / "inputs" / "model").write_bytes(content)
+    assert "run the step download_model again" in error(folder.inputs)
 
 
 def test_inputs_point_at_what_was_published(folder):

@@ -24,6 +24,7 @@ from training.store import (
     checksum,
     disk_errors,
     fingerprint,
+    is_whole,
     rename_into_place,
     seal,
     verify,
@@ -104,6 +105,33 @@ def test_nothing_is_found_where_nothing_was_published(store):
     assert store.get("models", "key") is None
     store.path("models", "key").mkdir(parents=True)
     assert store.get("models", "key") is None, "a folder without a manifest was never published"
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: (path / MANIFEST).write_text(""),
+        lambda path: cut(path / MANIFEST),
+        lambda path: (path / MANIFEST).write_bytes(b"\xff"),
+        lambda path: (path / MANIFEST).write_text("[]"),
+        lambda path: (path / MANIFEST).write_text('{"files": {"weights": {}}}'),
+        lambda path: cut(path / "weights"),
+        lambda path: (path / "deep" / "er" / "file").unlink(),
+        lambda path: shutil.rmtree(path / "deep"),
+    ],
+)
+def test_a_damaged_folder_counts_as_absent_and_is_replaced(store, damage):
+    path = publish(store)
+    damage(path)
+    assert not is_whole(path)
+    assert store.get("models", "key") is None
+    assert publish(store) == path == store.get("models", "key")
+    assert verify(path) == []
+    assert staged(store) == []
 
 
 def test_a_folder_is_readable_for_other_users_of_the_volume(store):

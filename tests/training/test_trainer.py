@@ -1,7 +1,11 @@
 """The sharded trainer against the plainest possible single-process loop, and its own resumed runs."""
 
 import math
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -10,7 +14,7 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
-from tests.runs import packed_rows
+from tests.runs import free_port, packed_rows
 from training.checkpoint import checkpoints
 from training.config import TrainingConfig
 from training.data import GlobalOrder
@@ -178,6 +182,61 @@ def test_a_checkpoint_of_another_data_set_is_refused(make_run):
     other = make_run("run", num_rows=9, training={"max_steps": 30}, checkpoint={"every_steps": 1})
     other.train(1, attempt=2, expect=64)
     assert "was made with the dataset rows-13, but this run uses rows-9" in other.error(attempt=2)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_an_older_one_and_never_for_none(make_run):
+    saving = {"every_steps": 2, "keep": 2, "keep_after_finish": True}
+    run = make_run(training={"max_steps": 4}, checkpoint=saving)
+    run.train(2)
+    older, newest = checkpoints(run.folder.checkpoints)
+    torn = run.folder.checkpoints / ".staging-1-step-00000004"
+    torn.mkdir()
+    damage(newest)
+    shutil.rmtree(run.folder.model)
+    run.train(2, attempt=2)
+    assert "step-00000004 is damaged and was moved to damaged-step-00000004" in run.logs()
+    assert "resumed from step-00000002: step 2 of 4" in run.logs()
+    assert checkpoints(run.folder.checkpoints) == [older, newest] and not torn.exists()
+    (older / "manifest.json").write_text("[]")
+    damage(newest)
+    for attempt in (3, 4):
+        run.train(2, attempt=attempt, expect=64)
+        assert "are damaged (damaged-step-00000002, damaged-step-00000004): restore one" in run.error(attempt)
+
+
+def damage(checkpoint):
+    shard = next(checkpoint.glob("*.distcp"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+
+
+def test_a_rank_that_waits_for_others_at_its_start_dies_of_sigterm_at_once(make_run):
+    run = make_run()
+    rank = lonely_rank(run)
+    deadline = time.monotonic() + 60
+    while not (run.folder.events / "rank-1.jsonl").exists():
+        assert rank.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.5)  # now it is in C++, where Python's handlers do not run
+    rank.terminate()
+    assert rank.wait(timeout=10) == -signal.SIGTERM
+
+
+def test_a_rank_whose_node_died_before_it_could_look_leaves_at_once(make_run):
+    run = make_run()
+    assert lonely_rank(run, SHARDLINE_NODE_PID="1").wait(timeout=60) == 143
+    assert list(run.folder.events.iterdir()) == []
+
+
+def lonely_rank(run, **env):
+    ranks = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return subprocess.Popen(
+        [sys.executable, "-m", "training.worker", str(run.folder.path)],
+        env={**os.environ, **ranks, **address, **env},
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def test_logs_are_kept_per_rank(make_run):

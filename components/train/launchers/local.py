@@ -1,20 +1,23 @@
 """Runs a job as processes of this machine: one node under torchrun on loopback."""
 
-import ctypes
+import contextlib
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from pathlib import Path
 
 import psutil
 
 from components.train.job import TrainingJob
 from components.train.launchers import JobState
 from training.errors import UserError
+from training.processes import die_with_parent
 
 _STOP_GRACE_S = 330.0
 """After SIGTERM the ranks finish their step and save; past this, SIGKILL. Longer than the node's own grace."""
+
+_ORPHAN_GRACE_S = 15.0
+"""Ranks without a node were told to leave by its death, but finish their step first; past this, SIGKILL."""
 
 
 class LocalLauncher:
@@ -46,6 +49,7 @@ class LocalLauncher:
         }
         attempt = job.run_folder / "attempts" / str(job.attempt)
         attempt.mkdir(parents=True, exist_ok=True)
+        launcher = os.getpid()
         with (attempt / "node.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "training.node", str(job.run_folder)],
@@ -55,7 +59,7 @@ class LocalLauncher:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C goes to this process alone, which then stops the node in good order.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=lambda: die_with_parent(launcher),
             )
         return {"pid": self._process.pid, "created": psutil.Process(self._process.pid).create_time()}
 
@@ -80,27 +84,27 @@ class LocalLauncher:
             self._process.wait()
 
 
-def stop_leftover(record: Mapping[str, object]) -> bool:
-    """Stop the job of an earlier launcher process, if it is still there.
+def stop_leftovers(run_folder: Path) -> int:
+    """Stop what earlier launchers of a run left on this machine, and come back when it is gone.
 
-    Args:
-        record: What `submit` returned.
+    Found by their command lines, not by records: a launcher can be killed before it writes one, and a node
+    before its ranks.
 
     Returns:
-        Whether there was something to stop.
+        The number of jobs stopped.
     """
-    pid, created = record.get("pid"), record.get("created")
-    if not isinstance(pid, int) or not isinstance(created, float):
-        return False
-    try:
-        process = psutil.Process(pid)
-        # A pid is reused; pid and time of creation are not.
-        if abs(process.create_time() - created) > 1 or process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        _terminate(process)
-    except psutil.NoSuchProcess:
-        return False
-    return True
+    nodes = _processes("training.node", run_folder)
+    for node in nodes:
+        _terminate(node)
+    orphans = _processes("training.worker", run_folder)
+    _, alive = psutil.wait_procs(orphans, timeout=_ORPHAN_GRACE_S)
+    _kill(alive)
+    return len(nodes) or min(1, len(orphans))
+
+
+def _processes(module: str, run_folder: Path) -> list[psutil.Process]:
+    processes = psutil.process_iter(["cmdline"])
+    return [p for p in processes if {module, str(run_folder)} <= set(p.info["cmdline"] or [])]
 
 
 def _terminate(node: psutil.Process) -> None:
@@ -110,12 +114,11 @@ def _terminate(node: psutil.Process) -> None:
         _, alive = psutil.wait_procs([node, *ranks], timeout=_STOP_GRACE_S)
     except psutil.NoSuchProcess:
         return
-    for process in alive:
-        process.kill()
+    _kill(alive)
 
 
-def _die_with_parent() -> None:
-    """On Linux, the node gets SIGTERM when its launcher dies, however it dies."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=_ORPHAN_GRACE_S)

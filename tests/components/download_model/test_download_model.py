@@ -46,10 +46,11 @@ def root(tmp_path):
     return tmp_path / "store"
 
 
-def step_for(root, model, run="run", sequence_length=64, **options):
+def step_for(root, model, run="run", sequence_length=64, evaluation=None, **options):
     config = {
         "model": {"name": str(model), **options},
         "data": {"train": "unused.jsonl", "sequence_length": sequence_length},
+        "evaluation": evaluation or {"max_new_tokens": 4},
     }
     return RecordingStep(root, config, run)
 
@@ -142,6 +143,15 @@ def test_a_sample_longer_than_the_context_is_refused_for_a_model_in_the_store(ro
     download(step_for(root, saved_model, "first"))
     with pytest.raises(UserError, match="at most 64"):
         download(step_for(root, saved_model, "second", sequence_length=65))
+
+
+def test_an_answer_longer_than_the_context_is_refused_before_the_training(root, saved_model):
+    for run, model_is_new in (("first", True), ("second", False)):
+        with pytest.raises(UserError, match=r"max_new_tokens is 64, .* to less than 64"):
+            download(step_for(root, saved_model, run, evaluation={"max_new_tokens": 64}))
+        assert bool(published(root)) is not model_is_new
+        fits = {"max_new_tokens": 63} if model_is_new else {"max_new_tokens": 64, "num_generations": 0}
+        download(step_for(root, saved_model, f"{run}-fits", evaluation=fits))
 
 
 def test_max_context_stands_in_for_the_context_of_the_model(root, saved_model):

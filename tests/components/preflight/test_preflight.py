@@ -1,7 +1,9 @@
 import json
 import socket
+import sys
 import threading
 import time
+import types
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -271,7 +273,11 @@ def test_an_address_that_can_be_no_server_is_told(step, write_recipe, uri):
 
 
 @pytest.mark.parametrize(
-    "uri", ["mlflow:5000", "localhost:5000", "mlflow.example", "/data/mlruns", "file:///data/mlruns"]
+    "uri",
+    [
+        *("mlflow:5000", "localhost:5000", "mlflow.example", "/data/mlruns", "file:///data/mlruns"),
+        *("foo://bar", "ftp://host/x", "oracle://db/mlflow", "postgresql+nodriver://db/mlflow", "sqlite:x", "://"),
+    ],
 )
 def test_an_address_that_mlflow_cannot_open_is_told_before_the_training(step, write_recipe, uri):
     (problem,) = problems(lambda: prepare(step, write_recipe(registry={"tracking_uri": uri}), "", {}))
@@ -279,8 +285,15 @@ def test_an_address_that_mlflow_cannot_open_is_told_before_the_training(step, wr
     assert "http(s)://HOST:PORT" in problem
 
 
+def test_a_database_whose_driver_is_not_installed_is_told_before_the_training(step, write_recipe):
+    recipe = write_recipe(registry={"tracking_uri": "mssql+pymssql://db/mlflow"})
+    (problem,) = problems(lambda: prepare(step, recipe, "", {}))
+    assert "cannot be imported (No module named 'pymssql')" in problem
+
+
 @pytest.mark.parametrize("uri", ["sqlite:////data/mlflow.db", "postgresql+psycopg2://db/mlflow", "databricks"])
-def test_other_places_that_mlflow_opens_are_left_to_mlflow(step, write_recipe, uri):
+def test_other_places_that_mlflow_opens_are_left_to_mlflow(step, write_recipe, uri, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg2", types.ModuleType("psycopg2"))
     prepare(step, write_recipe(registry={"tracking_uri": uri}), "", {})
     assert step.folder.config().registry.tracking_uri == uri
 

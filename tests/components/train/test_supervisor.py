@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ import psutil
 import pytest
 
 from components.step import Interrupted, StepFailed
+from components.train.job import TrainingJob
+from components.train.launchers import local
+from components.train.launchers.local import LocalLauncher
 from components.train.policy import decide
-from components.train.supervisor import supervise
+from components.train.supervisor import stop_leftovers, supervise
 from training.errors import UserError
 from training.events import EventWriter, Incident, read_events
 from training.run_folder import RunFolder
@@ -91,6 +95,13 @@ def test_a_run_is_trained_once_and_recorded(make_run, capsys):
     again = Step(run.folder)
     supervise(again)
     assert run.folder.attempts() == [1] and "already" in again.notes[0]
+    # What was trained is told even when its events are gone, and belongs to its model and data alone.
+    shutil.rmtree(run.folder.events)
+    _, facts = supervise(Step(run.folder))
+    assert facts == {"run": "run", "attempts": 1}
+    make_run(num_rows=9, training={"max_steps": 2}, parallel={"procs_per_node": 2})
+    with pytest.raises(UserError, match=r"with the dataset rows-13, but its dataset is now rows-9: give this run"):
+        supervise(Step(run.folder))
 
 
 def test_a_killed_rank_is_an_incident_and_the_next_attempt_goes_on(make_run):
@@ -119,8 +130,9 @@ def test_an_error_of_the_user_is_told_in_the_rank_s_words_and_not_tried_again(ma
 
 def test_attempts_are_used_up_with_the_traceback_of_the_first_failing_rank(make_run):
     run = make_run(training={"max_steps": 2}, parallel={"procs_per_node": 2})
-    (run.folder.inputs().dataset / "train.arrow").unlink()
-    with pytest.raises(StepFailed, match="FileNotFoundError") as caught:
+    samples = run.folder.inputs().dataset / "train.arrow"
+    samples.write_bytes(bytes(samples.stat().st_size))
+    with pytest.raises(StepFailed, match="ArrowInvalid") as caught:
         supervise(Step(run.folder))
     assert "resilience.max_attempts is 2" in str(caught.value)
     assert run.folder.attempts() == [1, 2]
@@ -176,10 +188,28 @@ def test_two_launchers_of_one_run_do_not_train_it_twice(make_run):
         eventually(lambda: run.steps(), "the run makes no steps")
         with pytest.raises(UserError, match="is being trained by another process"):
             supervise(Step(run.folder))
+        assert stop_leftovers(run.folder) == 0, "the exit handler of the second is not to stop the first"
+        assert launcher.poll() is None and len(ranks_of(run)) == 2
     finally:
         launcher.terminate()
         launcher.wait(timeout=60)
     eventually(lambda: not processes_of(run), "processes are left behind")
+
+
+def test_a_rank_that_outlives_its_node_is_killed(make_run, monkeypatch):
+    monkeypatch.setattr(local, "_ORPHAN_GRACE_S", 0.3)
+    run = make_run()
+    run.folder.attempt(1).mkdir(parents=True)
+    (run.folder.attempt(1) / "attempt.json").write_text("[]")
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    rank = subprocess.Popen([sys.executable, "-c", deaf, "training.worker", str(run.folder.path)])
+    neighbour = subprocess.Popen([sys.executable, "-c", deaf, "training.worker", f"{run.folder.path}-2"])
+    assert stop_leftovers(run.folder) == 1
+    rank.wait(timeout=10)  # its exit code went to psutil
+    assert neighbour.poll() is None, "it belongs to another run"
+    neighbour.kill()
+    neighbour.wait()
+    assert stop_leftovers(run.folder) == 0
 
 
 @pytest.mark.parametrize(
@@ -192,10 +222,10 @@ def test_policy(what, made, retry):
     assert decision.reason
 
 
-def test_several_nodes_are_refused_before_anything_starts(make_run):
-    run = make_run(parallel={"num_nodes": 2, "procs_per_node": 1})
+def test_several_nodes_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(UserError, match="the local launcher has one node"):
-        supervise(Step(run.folder))
+        LocalLauncher().submit(TrainingJob("run-1", tmp_path, 1, num_nodes=2, procs_per_node=1))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture
