@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         console.print(text, highlight=False, soft_wrap=True)
 
     if code == EXIT_INTERRUPTED:
-        say(f"Stopped. `shardline run --name {run}` with the same recipe and settings goes on from here.")
+        say("Stopped. The same command goes on from here.")
         return
     if code != 0:
         log = max((folder.path / "pipeline").glob("*/pipeline.log"), default=None)
@@ -52,7 +53,8 @@ def _browse(tracking_uri: str) -> str:
     """Where to look at MLflow: the server itself, or a command that serves the database."""
     if tracking_uri.startswith(("http://", "https://")):
         return tracking_uri
-    return f"mlflow ui --backend-store-uri {shlex.quote(tracking_uri)}"
+    mlflow = Path(sys.executable).with_name("mlflow")
+    return f"{shlex.quote(str(mlflow))} ui --backend-store-uri {shlex.quote(tracking_uri)}"
 
 
 def _print_example(console: Console, base: dict[str, Any], tuned: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 import io
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -47,7 +49,7 @@ def test_a_finished_run_is_told_with_its_figures_an_example_and_where_things_are
         f"Report      {folder.evaluation / 'report.html'}",
         f"Model       {folder.model}",
         "Registered  my-model version 3",
-        f"Browse      mlflow ui --backend-store-uri 'sqlite:///{folder.root}/mlflow.db'",
+        f"Browse      {Path(sys.executable).with_name('mlflow')} ui --backend-store-uri 'sqlite:///{folder.root}/mlflow.db'",
     ]
 
 
