@@ -66,4 +66,4 @@ def test_a_run_that_failed_names_its_newest_log(folder):
 
 
 def test_a_run_that_was_stopped_says_how_it_goes_on(folder):
-    assert "--name a-run" in summary(folder, EXIT_INTERRUPTED)
+    assert summary(folder, EXIT_INTERRUPTED).strip() == "Stopped. The same command goes on from here."
