@@ -4,7 +4,6 @@ A process of its own, because kfp prints freely and changes the logging of the p
 people see comes from the event stream instead (see `pipelines.local_run`).
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -16,10 +15,9 @@ from kfp import local
 
 from pipelines.finetune import finetune
 from pipelines.processes import lock_graph, stop_run
-from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from training.errors import EXIT_FAILED
+from training.processes import die_with_parent
 from training.run_folder import RunFolder
-
-_PR_SET_PDEATHSIG = 1
 
 
 def main(arguments_file: str, parent: int) -> int:
@@ -41,10 +39,7 @@ def main(arguments_file: str, parent: int) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before this process had asked to be told
-        return EXIT_INTERRUPTED
+    die_with_parent(parent)
     lock = lock_graph(folder)
     assert lock is not None, "the parent holds the run, so nothing else starts its graph"
     local.init(

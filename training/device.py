@@ -34,4 +34,9 @@ def processes_per_node() -> int:
     """Ranks that a node runs by default: one per accelerator; on a CPU two, or one where it has one core."""
     if torch.accelerator.is_available():
         return torch.accelerator.device_count()
-    return min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(2, num_cores())
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

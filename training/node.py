@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
+from training.device import num_cores
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from training.run_folder import RunFolder
 from training.store import write_atomically
@@ -83,9 +84,8 @@ class RankLogs(LogsSpecs):
 
 def _tune_for_cpu(num_ranks: int) -> None:
     """Set what ranks on a CPU inherit, unless it is set already."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # torchrun's own default is one thread a rank.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // num_ranks)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, num_cores() // num_ranks)))
     # Large tensors come from fresh pages each time; huge pages mean a fraction of the page faults.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 

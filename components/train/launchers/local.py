@@ -80,7 +80,8 @@ class LocalLauncher:
     def stop(self) -> None:
         """SIGTERM, wait for the ranks to save, then SIGKILL whatever is left."""
         if self._process is not None:
-            _terminate(psutil.Process(self._process.pid)) if self._process.poll() is None else None
+            if self._process.poll() is None:
+                _terminate(psutil.Process(self._process.pid))
             self._process.wait()
 
 
