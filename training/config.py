@@ -30,9 +30,18 @@ class ModelConfig(_Section):
     revision: str | None = None
     """Branch, tag or commit of a hub model. It is pinned to the commit at download. Unset: the default branch."""
 
-    attention: Literal["auto", "documents", "sdpa", "eager"] = "auto"
-    """Attention implementation. `documents` computes each packed document alone, `sdpa` and `eager` mask a
-    packed sample. `auto`: on a CPU `documents`, else sdpa; eager where the architecture supports neither."""
+    attention: Literal["auto", "documents", "sdpa", "eager", "flash_attention_2"] = "auto"
+    """Attention implementation. `documents` computes each packed document alone, in one variable-length kernel
+    on a GPU; `flash_attention_2` does so through the package flash-attn; `sdpa` and `eager` mask a packed
+    sample. `auto`: `documents`; eager where the architecture does not support it."""
+
+    init: Literal["pretrained", "random"] = "pretrained"
+    """`random` takes only the architecture and the tokenizer from the model, and trains from new weights drawn
+    with `training.seed`."""
+
+    resize_vocabulary: bool = False
+    """Grow the embeddings of a model whose tokenizer has more tokens than it has rows for. New rows start as the
+    mean of the old."""
 
     max_context: int | None = Field(default=None, ge=1)
     """Refuse a `data.sequence_length` above this many tokens. Unset: the model's own context length, which is
@@ -76,7 +85,16 @@ class DataConfig(_Section):
     """Column of the text, for `text`."""
 
     sequence_length: int = Field(default=1024, ge=8)
-    """Tokens in a packed sample. Longer documents are cut at the end, and counted."""
+    """Most tokens in a sample; `long_documents` says what happens to longer documents."""
+
+    packing: Literal["best_fit", "none"] = "best_fit"
+    """`best_fit` puts several documents into a sample, none of which sees another. `none` gives every document a
+    sample of its own; the shorter in a micro-batch are padded."""
+
+    long_documents: Literal["auto", "cut", "split", "refuse"] = "auto"
+    """What happens to documents of more than `sequence_length` tokens: `cut` at the end, and counted; `split`
+    into documents that begin anew; `refuse` stops the run and names the row. `auto`: `split` for the format
+    text, else `cut`."""
 
     max_train_rows: int | None = Field(default=None, ge=1)
     """Use only the first rows of the training data, for a quick try. Unset: all."""
@@ -84,6 +102,10 @@ class DataConfig(_Section):
 
 class TrainingConfig(_Section):
     """How the optimizer steps."""
+
+    method: Literal["full", "lora"] = "full"
+    """`full` trains every parameter; `lora` freezes them and trains low-rank adapters beside them (section
+    `lora`)."""
 
     epochs: float = Field(default=1.0, gt=0)
     """Passes over the training samples; ignored when `max_steps` is set."""
@@ -128,15 +150,60 @@ class TrainingConfig(_Section):
     """Precision of forward and backward. Parameters, gradients' sums and moments stay in fp32 (fp64 under
     `fp64`, which is for proofs). `auto`: bf16 where the device computes it natively, else fp32."""
 
-    activation_checkpointing: Literal["none", "full"] = "none"
-    """`full` keeps only each layer's input and recomputes the layer in the backward pass: less memory, about a
-    third more compute."""
+    float8: Literal["none", "tensorwise", "rowwise"] = "none"
+    """Compute the decoder layers' matrix products in float8 with this scaling, on GPUs that have it (compute
+    capability 8.9 and up)."""
+
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """`full` keeps only each layer's input and recomputes the layer in the backward pass: least memory, about a
+    third more compute. `selective` keeps the results of attention and of every second matrix product too, and
+    recomputes the rest."""
+
+    compile: bool = False
+    """Compile each decoder layer with torch.compile: faster steps after a start that takes minutes. On a CPU it
+    needs a C++ compiler."""
+
+    optimizer_state: Literal["fp32", "bf16", "8bit"] = "fp32"
+    """How AdamW's two moments are kept between steps: 8, 4 or about 2 bytes a parameter. The arithmetic is in
+    fp32 always."""
 
     export_dtype: Literal["source", "bf16", "fp32", "fp64"] = "source"
     """Dtype of the exported weights; `source` is that of the model that was fine-tuned."""
 
     seed: int = Field(default=42, ge=0, lt=2**32)
     """Seed of the data order and of every random generator."""
+
+    # Before the choices are checked, whose error could not say why this one is missing.
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _refuse_fp16(cls, precision: Any) -> Any:
+        if precision in ("fp16", "float16", "half"):
+            raise ValueError(
+                f"training.precision is {precision}, whose range is too narrow for gradients without loss scaling: "
+                "set bf16, which every GPU since Ampere computes as fast, or fp32"
+            )
+        return precision
+
+
+class LoraConfig(_Section):
+    """Low-rank adapters, for `training.method` lora."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rank of every adapter."""
+
+    alpha: float = Field(default=32.0, gt=0)
+    """Adapters are scaled by `alpha / rank`."""
+
+    dropout: Fraction = 0.0
+    """Dropout on the adapters' inputs while training."""
+
+    target_modules: tuple[str, ...] = ("all-linear",)
+    """Names of the linear modules that get an adapter, such as q_proj and v_proj; `all-linear` is every one in
+    the decoder layers."""
+
+    export: Literal["adapter", "merged"] = "adapter"
+    """`adapter` exports the adapters alone, as the package peft loads them; `merged` exports a whole model with
+    the adapters added to its weights."""
 
 
 class ParallelConfig(_Section):
@@ -156,12 +223,20 @@ class ParallelConfig(_Section):
     shard_group_size: int | None = Field(default=None, ge=1)
     """Ranks in a shard group, for HYBRID_SHARD only. Unset: the ranks of one node."""
 
+    cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state in the host's memory, and step the optimizer there. For
+    accelerators whose memory is too small; much slower."""
+
 
 class CheckpointConfig(_Section):
     """When the training state is saved."""
 
     every_steps: int = Field(default=100, ge=1)
     """Steps between checkpoints; one more is saved when the run is asked to stop."""
+
+    asynchronous: bool = True
+    """Write checkpoints while training goes on; a step waits only until the state is copied to host memory. That
+    copy takes as much memory as the state itself."""
 
     keep: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept while the run goes on."""
@@ -180,6 +255,12 @@ class ResilienceConfig(_Section):
 
 class EvaluationConfig(_Section):
     """How base and tuned model are compared on the held-out rows."""
+
+    every_steps: int | None = Field(default=None, ge=1)
+    """Also take the held-out loss while training, every so many steps. Unset: only before and after."""
+
+    max_samples: int | None = Field(default=None, ge=1)
+    """Most held-out samples for that; the first of them are taken. Unset: all."""
 
     num_generations: int = Field(default=6, ge=0)
     """Held-out prompts that both models answer, side by side in the report. Needs `data.format` chat or
@@ -245,6 +326,7 @@ class RunConfig(_Section):
     model: ModelConfig
     data: DataConfig
     training: TrainingConfig = TrainingConfig()
+    lora: LoraConfig = LoraConfig()
     parallel: ParallelConfig = ParallelConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     resilience: ResilienceConfig = ResilienceConfig()

@@ -49,14 +49,34 @@ class TrainStep(_Event):
     num_steps: int
     loss: float
     """Cross-entropy in nats per supervised token, over the global batch."""
+    worst_rank_loss: float | None = None
+    """The same of the rank where it is highest; a rank whose data or device is bad stands out."""
     grad_norm: float
     learning_rate: float
     num_tokens: int
     """Tokens in the global batch, padding excluded."""
     num_supervised: int
     """Tokens that the loss is taken over."""
+    num_positions: int | None = None
+    """Positions that were computed, padding included."""
+    num_devices: int = 1
+    """Ranks that shared the step."""
     seconds: float
-    """Wall time of the step."""
+    """Wall time since the end of the step before, checkpoints and evaluations included."""
+    data_s: float = 0.0
+    """Of it, waiting for samples; of the slowest rank, as the following."""
+    compute_s: float = 0.0
+    """Of it, forward and backward passes with their collectives."""
+    optimizer_s: float = 0.0
+    """Of it, clipping and the optimizer."""
+    checkpoint_s: float = 0.0
+    """Of it, held up by checkpoints."""
+    evaluation_s: float = 0.0
+    """Of it, taking the held-out loss."""
+    flops: float | None = None
+    """Floating-point operations that the model needs for this batch, over all ranks; see `training.flops`."""
+    peak_tflops: float | None = None
+    """Published dense peak of one device at the run's precision; None where it is not known."""
     memory_gib: float
     """Highest memory of any rank: of the accelerator's allocator, or resident on a CPU."""
 
@@ -71,6 +91,28 @@ class TrainStep(_Event):
         return self.num_supervised / self.seconds if self.seconds > 0 else 0.0
 
     @property
+    def tokens_per_s_per_device(self) -> float:
+        """Throughput of one rank."""
+        return self.tokens_per_s / self.num_devices
+
+    @property
+    def fill(self) -> float | None:
+        """Share of the computed positions that held a token."""
+        return self.num_tokens / self.num_positions if self.num_positions else None
+
+    @property
+    def tflops_per_device(self) -> float | None:
+        """Model TFLOP/s of one rank, in the time that was not spent on checkpoints and evaluations."""
+        seconds = self.seconds - self.checkpoint_s - self.evaluation_s
+        return self.flops / seconds / self.num_devices / 1e12 if self.flops and seconds > 0 else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: `tflops_per_device` as a share of the peak; None where that is not known."""
+        achieved = self.tflops_per_device
+        return achieved / self.peak_tflops if achieved and self.peak_tflops else None
+
+    @property
     def seconds_left(self) -> float:
         """Until the last step, at this step's pace."""
         return (self.num_steps - self.step) * self.seconds
@@ -80,7 +122,9 @@ class Evaluation(_Event):
     """Loss of one model on the held-out rows."""
 
     kind: Literal["evaluation"] = "evaluation"
-    name: Literal["base", "tuned"]
+    name: Literal["base", "tuned", "step"]
+    """`step`: of the model in training, after `step` steps."""
+    step: int | None = None
     loss: float
     """Nats per supervised token."""
     num_supervised: int

@@ -20,7 +20,7 @@ from training.errors import UserError
 from training.resolve import read_recipe, resolve, to_yaml
 from training.store import disk_errors, is_whole, write_atomically
 
-_TRAINED_FROM = ("model", "data", "training", "parallel")
+_TRAINED_FROM = ("model", "data", "training", "lora", "parallel")
 """Sections that decide what is trained, so that they stay as they are for the life of a run."""
 
 _WORLD = ("parallel.num_nodes", "parallel.procs_per_node")
