@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from training.events import Incident, Note, Span, TrainStep
+from training.events import Evaluation, Incident, Note, Span, TrainStep
 
 STEPS = {
     "preflight": "check the configuration, model and data",
@@ -26,6 +26,8 @@ STEPS = {
 
 
 _NOTE_STYLES = {"info": "dim", "warning": "yellow", "error": "red"}
+
+_INDENT = " " * 11
 
 
 class ProgressView:
@@ -47,14 +49,15 @@ class ProgressView:
         self._running: str | None = None
         self._began = 0.0
         self._training: TrainStep | None = None
+        self._heldout: Evaluation | None = None
         self._bars = Progress(
-            TextColumn("           "),
+            TextColumn(_INDENT),
             BarColumn(bar_width=32),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[loss]}"),
             console=console,
         )
-        self._bar = self._bars.add_task("", total=None, facts="")
+        self._bar = self._bars.add_task("", total=None, loss="")
 
     def __enter__(self) -> "ProgressView":
         """Begin the live display."""
@@ -81,6 +84,8 @@ class ProgressView:
             return
         elif isinstance(event, TrainStep):
             self._on_train_step(event)
+        elif isinstance(event, Evaluation) and event.name == "step":
+            self._on_heldout_loss(event)
         elif isinstance(event, Note):
             self.say(Text(f"             {event.text}", style=_NOTE_STYLES[event.level]))
         elif isinstance(event, Incident):
@@ -89,7 +94,7 @@ class ProgressView:
 
     def _on_step_span(self, event: Span) -> None:
         if event.phase == "start":
-            self._running, self._began, self._training = event.name, time.monotonic(), None
+            self._running, self._began, self._training, self._heldout = event.name, time.monotonic(), None, None
             if not self._quiet and self._live is None:
                 self.say(f"▸ {event.name}: {STEPS[event.name]}")
         else:
@@ -106,13 +111,14 @@ class ProgressView:
 
     def _on_train_step(self, event: TrainStep) -> None:
         self._training = event
-        facts = (
-            f"loss {event.loss:.3f}  {event.tokens_per_s:,.0f} tokens/s  "
-            f"{event.memory_gib:.1f} GiB a rank  {event.seconds_left:.0f} s left"
-        )
-        self._bars.update(self._bar, total=event.num_steps, completed=event.step, facts=facts)
+        self._bars.update(self._bar, total=event.num_steps, completed=event.step, loss=_loss(event))
         if self._live is None:
-            self.say(f"    step {event.step}/{event.num_steps}  {facts}")
+            self.say("  ".join([f"    step {event.step}/{event.num_steps}", _loss(event), *_facts(event)]))
+
+    def _on_heldout_loss(self, event: Evaluation) -> None:
+        self._heldout = event
+        if self._live is None:
+            self.say(f"    {_heldout_loss(event)}")
 
     def _refresh(self) -> None:
         if self._live is None or self._quiet:
@@ -124,4 +130,30 @@ class ProgressView:
         row.add_row(
             Spinner("dots"), Text(f"{self._running:<17}", style="bold"), Text(STEPS[self._running], style="dim")
         )
-        self._live.update(Group(row, self._bars) if self._training is not None else row)
+        if self._training is None:
+            self._live.update(row)
+            return
+        lines = ["  ".join(_facts(self._training))]
+        if self._heldout is not None:
+            lines.append(_heldout_loss(self._heldout))
+        facts = Text("\n".join(f"{_INDENT} {line}" for line in lines), style="dim")
+        self._live.update(Group(row, self._bars, facts))
+
+
+def _loss(event: TrainStep) -> str:
+    loss = f"loss {event.loss:.3f}"
+    worst = None if event.worst_rank_loss is None else f"{event.worst_rank_loss:.3f}"
+    return loss if worst in (None, f"{event.loss:.3f}") else f"{loss} (worst rank {worst})"
+
+
+def _facts(event: TrainStep) -> list[str]:
+    facts = [f"{event.tokens_per_s:,.0f} tokens/s"]
+    if event.fill is not None:
+        facts.append(f"{100 * event.fill:.0f} % filled")
+    if event.mfu is not None:
+        facts.append(f"MFU {100 * event.mfu:.0f} %")
+    return [*facts, f"{event.memory_gib:.1f} GiB a rank", f"{event.seconds_left:.0f} s left"]
+
+
+def _heldout_loss(event: Evaluation) -> str:
+    return f"held-out loss {event.loss:.3f} after step {event.step}"

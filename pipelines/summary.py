@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from components.evaluate.history import History, read_history
 from training.errors import EXIT_INTERRUPTED
 from training.run_folder import RunFolder
 from training.store import MANIFEST
@@ -37,7 +38,12 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         return
     base, tuned = (_read(folder.evaluation / f"{name}.json") for name in ("base", "tuned"))
     registered = _read(folder.path / "registration.json")
+    history = read_history(folder.events)
     say("")
+    if history.steps:
+        say(f"Training    {_training(history)}")
+    if history.heldout:
+        say(f"Held-out    {_heldout(history)}")
     if base and tuned:
         say(f"[bold]Held-out perplexity {base['perplexity']:.1f} → {tuned['perplexity']:.1f}[/bold]")
         _print_example(console, base, tuned)
@@ -47,6 +53,32 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
     if registered:
         say(f"Registered  {escape(str(registered['name']))} version {registered['version']}")
         say(f"Browse      {escape(_browse(registered['tracking_uri']))}")
+
+
+def _training(history: History) -> str:
+    """How the training went: its last loss, and its speed as far as it is known."""
+    last = history.steps[-1]
+    loss = f"loss {last.loss:.3f} at step {last.step}"
+    worst = last.worst_rank_loss
+    if worst is not None and f"{worst:.3f}" != f"{last.loss:.3f}":
+        loss += f" (worst rank {worst:.3f})"
+    parts = [loss, f"{history.tokens_per_s:,.0f} tokens/s"]
+    if history.fill is not None:
+        parts.append(f"{100 * history.fill:.0f} % filled")
+    if history.mfu is not None:
+        parts.append(f"MFU {100 * history.mfu:.0f} %")
+    return ", ".join([*parts, f"{history.peak_memory_gib:.1f} GiB a rank"])
+
+
+def _heldout(history: History) -> str:
+    """How the held-out loss went while training."""
+    losses = {step: evaluation.loss for step, evaluation in history.heldout.items()}
+    first, last, best = min(losses), max(losses), min(losses, key=lambda step: losses[step])
+    text = f"loss {losses[first]:.3f} at step {first}"
+    if last != first:
+        text += f" → {losses[last]:.3f} at step {last}"
+    # Where it rose again, the training went on for too long.
+    return text if best == last else f"{text}, lowest {losses[best]:.3f} at step {best}"
 
 
 def _browse(tracking_uri: str) -> str:

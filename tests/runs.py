@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from training.data import PackedSample
 from training.events import TrainStep, read_events
 from training.run_folder import RunFolder
 
@@ -52,6 +53,10 @@ def packed_rows(num_rows: int, seed: int = 0, width: int = 48) -> list[dict[str,
         labels[0] = ids[1]
         rows.append({"input_ids": ids, "labels": labels, "lengths": lengths})
     return rows
+
+
+def as_sample(row: dict[str, np.ndarray]) -> PackedSample:
+    return PackedSample(*(row[name].astype(np.int32) for name in ("input_ids", "labels", "lengths")))
 
 
 def write_arrow(path: Path, rows: list[dict[str, np.ndarray]], rows_per_batch: int = 4) -> None:

@@ -1,14 +1,17 @@
 """Attention over packed documents, each computed alone.
 
 transformers keeps packed documents apart with a mask over the whole sample, and computes what the mask then
-throws away: for a sample of n equal documents all but 1/n of the work. Here each document is a call of its own,
-which needs no mask. It is registered with transformers under the name `documents`, so model code is untouched.
+throws away: for a sample of n equal documents all but 1/n of the work. Here documents need no mask: on CUDA one
+variable-length kernel takes them all, elsewhere each is a call of its own. It is registered with transformers
+under the name `documents`, so model code is untouched.
 """
 
+import itertools
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
 from training.errors import UserError
@@ -16,14 +19,12 @@ from training.errors import UserError
 NAME = "documents"
 
 
-def choose_attention(requested: str, config: Any, device: torch.device) -> str | None:
+def choose_attention(requested: str, config: Any) -> str | None:
     """The attention implementation to build a model with.
 
     Args:
         requested: `model.attention` of the run.
         config: The model's transformers config.
-        device: Where it computes. On accelerators many small calls would wait for their launches, so `auto`
-            takes `documents` on a CPU only.
 
     Returns:
         A name that transformers knows; None for its own choice.
@@ -33,43 +34,7 @@ def choose_attention(requested: str, config: Any, device: torch.device) -> str |
     kind = AutoModelForCausalLM._model_mapping[type(config)]
     # What sdpa cannot express (soft-capped scores, biases), calls of sdpa for each document cannot either.
     fits = kind._supports_sdpa and kind._supports_attention_backend
-    return NAME if fits and device.type == "cpu" else None
-
-
-def check_isolation(model: nn.Module, device: torch.device) -> None:
-    """Make sure that packed documents cannot see each other in this model, by trying it. Collective.
-
-    Some architectures build a mask of ones when they are given none, which joins what is packed together; no
-    flag of theirs tells. So the first of two documents is changed, and the second must not notice.
-
-    Args:
-        model: Sharded and loaded; two tiny forward passes are made.
-        device: Where it computes.
-
-    Raises:
-        UserError: They can.
-    """
-    length = 8
-    tokens = torch.arange(1, 2 * length + 1, device=device)[None]
-    changed = torch.cat([tokens[:, :length].flip(1), tokens[:, length:]], dim=1)
-    second = torch.arange(length, 2 * length, device=device)
-    with torch.no_grad():
-        before, after = (
-            model(
-                input_ids=ids,
-                position_ids=torch.arange(length, device=device).repeat(2)[None],
-                document_lengths=[[length, length]],
-                logits_to_keep=second,
-                use_cache=False,
-            ).logits.float()
-            for ids in (tokens, changed)
-        )
-    if (before - after).abs().max() > 1e-5 * before.abs().max():
-        used = model.config._attn_implementation
-        raise UserError(
-            f"model.attention '{used}' lets packed documents see each other in {type(model).__name__}: set "
-            "model.attention to documents"
-        )
+    return NAME if fits else None
 
 
 def document_attention(
@@ -81,7 +46,8 @@ def document_attention(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    document_lengths: list[list[int]] | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention within each document.
@@ -94,17 +60,18 @@ def document_attention(
         attention_mask: None; documents take its place.
         dropout: Of the attention weights.
         scaling: Of the scores; None is 1/sqrt(head size).
-        sliding_window: How far a token sees back; None is the whole document.
-        document_lengths: For each sample, tokens of its documents; they sum to `tokens`.
+        sliding_window: How many tokens a token sees, itself included; None is the whole document.
+        cu_seq_lens_q: int32 [documents + 1]; document bounds, counted through all samples.
+        max_length_q: Tokens of the longest document.
         kwargs: What other implementations need.
 
     Returns:
         [samples, tokens, heads, value head size], and no attention weights.
 
     Raises:
-        UserError: The architecture keeps the lengths from its attention layers.
+        UserError: The architecture keeps the bounds from its attention layers.
     """
-    if document_lengths is None:
+    if cu_seq_lens_q is None or max_length_q is None:
         raise UserError(
             f"{type(module).__name__} is not told where documents end, so model.attention 'documents' cannot be "
             "used with this model: set model.attention to sdpa"
@@ -112,32 +79,84 @@ def document_attention(
     assert attention_mask is None, "documents take the mask's place"
     if kwargs.get("softcap") is not None or kwargs.get("position_bias") is not None:
         raise ValueError(f"{type(module).__name__} needs a form of attention that 'documents' lacks: use eager")
-    output = value.new_empty(*query.shape[:3], value.shape[-1])
-    for sample, lengths in enumerate(document_lengths):
-        parts = zip(*(tensor[sample].split(lengths, dim=1) for tensor in (query, key, value)), strict=True)
-        documents = [
-            nn.functional.scaled_dot_product_attention(
-                q[None],
-                k[None],
-                v[None],
-                attn_mask=_window_mask(q.shape[1], sliding_window, q.device),
-                is_causal=not _is_windowed(q.shape[1], sliding_window),
-                dropout_p=dropout,
-                scale=scaling,
-                enable_gqa=query.shape[1] != key.shape[1],
-            )
-            for q, k, v in parts
-        ]
-        output[sample] = torch.cat(documents, dim=2)[0]
-    return output.transpose(1, 2).contiguous(), None
+    if _fits_varlen(query, value, dropout):
+        output = _varlen(query, key, value, cu_seq_lens_q, max_length_q, scaling, sliding_window)
+    else:
+        output = _one_by_one(query, key, value, cu_seq_lens_q, dropout, scaling, sliding_window)
+    return output, None
 
 
-def _is_windowed(length: int, window: int | None) -> bool:
-    return window is not None and length > window
+def _fits_varlen(query: torch.Tensor, value: torch.Tensor, dropout: float) -> bool:
+    """Whether PyTorch's variable-length flash attention, which is for CUDA, computes this."""
+    return (
+        query.device.type == "cuda"
+        and query.dtype in (torch.bfloat16, torch.float16)
+        and query.shape[-1] == value.shape[-1] <= 256
+        and not dropout
+    )
+
+
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    longest: int,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    # It only has to be an upper bound, and a compiled layer is compiled again for each new number.
+    longest = -(-longest // 512) * 512
+    output = varlen_attn(
+        *(tensor.transpose(1, 2).flatten(0, 1) for tensor in (query, key, value)),
+        bounds,
+        bounds,
+        longest,
+        longest,
+        scale=scaling,
+        # Tokens to the left that are seen; -1 is all of them. None to the right makes it causal.
+        window_size=(-1 if window is None else window - 1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(output, torch.Tensor)
+    return output.unflatten(0, (query.shape[0], query.shape[2]))
+
+
+# The number of documents and their lengths differ from batch to batch, and for each a compiled layer would be
+# compiled again.
+@torch.compiler.disable
+def _one_by_one(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bounds: torch.Tensor,
+    dropout: float,
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    tokens = query.shape[2]
+    documents = []
+    for start, end in itertools.pairwise(bounds.tolist()):
+        sample, first = divmod(start, tokens)
+        part = slice(first, first + end - start)
+        q, k, v = (tensor[sample : sample + 1, :, part] for tensor in (query, key, value))
+        mask = _window_mask(end - start, window, query.device)
+        document = nn.functional.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None,
+            dropout_p=dropout,
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        documents.append(document.transpose(1, 2))
+    return torch.cat(documents, dim=1).unflatten(1, (query.shape[0], tokens))[0]
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:
-    if window is None or not _is_windowed(length, window):
+    if window is None or length <= window:
         return None
     position = torch.arange(length, device=device)
     distance = position[:, None] - position[None, :]

@@ -1,18 +1,24 @@
 """Sharded checkpoints of the training state, each either whole or absent.
 
 A checkpoint is written to a staging folder by all ranks, sealed with checksums by rank 0, and renamed. Only a
-sealed folder is ever loaded, so a save that was killed half-way costs nothing but its time.
+sealed folder is ever loaded, so a save that was killed half-way costs nothing but its time. By default the state
+is copied to host memory and written from there while training goes on.
 
     <run>/checkpoints/step-<n>/    torch.distributed.checkpoint shards, .metadata, manifest.json
 """
 
 import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
@@ -22,51 +28,101 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
+from training.config import CheckpointConfig
 from training.errors import UserError
-from training.model import weights
+from training.model import trainable_weights
 from training.store import MANIFEST, about, remove, rename_into_place, seal, verify
 
+_WRITE_TIMEOUT = timedelta(hours=1)
+"""How long a rank waits for the others to write their shards: storage can be slow, and nothing else waits."""
 
-def save(
-    folder: Path,
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    step: int,
-    identity: dict[str, str],
-    keep: int,
-    attempt: int,
-) -> Path:
-    """Save the training state after `step` steps. Collective: every rank calls it with the same arguments.
+
+class Checkpointer:
+    """Saves the training state of one attempt, by default while training goes on.
 
     Args:
         folder: The run's checkpoint folder.
         model: The sharded model.
         optimizer: Its optimizer.
-        step: Steps done.
         identity: What the state belongs to (model and data fingerprints); compared at the load.
-        keep: Newest checkpoints that stay; the older are removed once the new one is in place.
+        config: Whether saves are asynchronous, and how many checkpoints stay.
         attempt: Of this run, so that no two attempts ever write to one staging folder.
-
-    Returns:
-        The checkpoint's folder.
+        on_written: Called on every rank, from another thread, with the seconds that a save took to write.
     """
-    target = folder / f"step-{step:08d}"
-    staging = folder / f".staging-{attempt}-{target.name}"
-    if _is_leader():
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-    state = _state(model, optimizer)
-    # Collective, so that all ranks know before any writes, and the checkpoints that are there stay whole.
-    check_space(folder, state, f"the checkpoint of step {step}")
-    dcp.save(state, checkpoint_id=staging)
-    if _is_leader():
-        # The global step is all the state there is beside tensors: data order and learning rate follow from it.
-        seal(staging, {"step": step, "world_size": dist.get_world_size(), **identity})
-        rename_into_place(staging, target)
-        for old in checkpoints(folder)[:-keep]:
-            remove(old)
-    dist.barrier()
-    return target
+
+    def __init__(
+        self,
+        folder: Path,
+        model: PreTrainedModel,
+        optimizer: torch.optim.Optimizer,
+        identity: dict[str, str],
+        config: CheckpointConfig,
+        attempt: int,
+        on_written: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self.folder = folder
+        self._model = model
+        self._optimizer = optimizer
+        self._identity = identity
+        self._config = config
+        self._attempt = attempt
+        self._on_written = on_written
+        # A group of its own: its collectives run beside those of the training.
+        self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, step: int, *, block: bool = False) -> None:
+        """Save the state after `step` steps. Collective: every rank calls it with the same arguments.
+
+        Returns when the state is copied to host memory; it is written from there. A save waits for the one
+        before it.
+
+        Args:
+            step: Steps done.
+            block: Return when the checkpoint is in its place, and copy nothing.
+
+        Raises:
+            UserError: It does not fit the disk.
+        """
+        self.wait()
+        staging = self.folder / f".staging-{self._attempt}-{_name(step)}"
+        if _is_leader():
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+        state = training_state(self._model, self._optimizer)
+        # Collective, so that all ranks know before any writes, and the checkpoints that are there stay whole.
+        check_space(self.folder, state, f"the checkpoint of step {step}")
+        if block or not self._config.asynchronous:
+            self._write(state, staging, step)
+            dist.barrier()
+            return
+        # Kept between saves where memory is pinned, which is slow to get; elsewhere it is better free.
+        stager = DefaultStager(_staging_options())
+        staged = stager.stage(state)
+
+        def write() -> None:
+            self._write(staged, staging, step)
+            stager.close()
+
+        self._pending = self._writer.submit(write)
+
+    def wait(self) -> None:
+        """Wait until the save that is going on, if any, is done; raises what went wrong with it."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _write(self, state: dict[str, Any], staging: Path, step: int) -> None:
+        started = time.monotonic()
+        dcp.save(state, checkpoint_id=staging, process_group=self._group)
+        if _is_leader():
+            # The global step is all the state there is beside tensors: data order and learning rate follow.
+            seal(staging, {"step": step, "world_size": dist.get_world_size(), **self._identity})
+            rename_into_place(staging, self.folder / _name(step))
+            for old in checkpoints(self.folder)[: -self._config.keep]:
+                remove(old)
+        self._on_written(time.monotonic() - started)
 
 
 def choose(folder: Path) -> tuple[Path | None, list[str]]:
@@ -109,7 +165,7 @@ def load(
                 f"the checkpoint {checkpoint} was made with the {key} {recorded.get(key)}, but this run uses "
                 f"{value}: start a run of another name, or go back to that {key}"
             )
-    state = _state(model, optimizer)
+    state = training_state(model, optimizer)
     dcp.load(state, checkpoint_id=checkpoint)
     set_optimizer_state_dict(model, optimizer, state["optimizer"], options=StateDictOptions(strict=True))
     return int(recorded["step"])
@@ -180,8 +236,23 @@ def check_space(folder: Path, state: dict[str, Any], what: str) -> None:
         )
 
 
-def _state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    return {"model": weights(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+def training_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a checkpoint holds: the trained weights and the optimizer's state. Frozen weights are in the store."""
+    return {"model": trainable_weights(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _staging_options() -> StagingOptions:
+    accelerated = torch.accelerator.is_available()
+    return StagingOptions(
+        use_pinned_memory=torch.cuda.is_available(),
+        use_shared_memory=False,
+        use_async_staging=False,
+        use_non_blocking_copy=accelerated,
+    )
 
 
 def _is_leader() -> bool:

@@ -179,8 +179,8 @@ class TrainingConfig(_Section):
     def _refuse_fp16(cls, precision: Any) -> Any:
         if precision in ("fp16", "float16", "half"):
             raise ValueError(
-                f"training.precision is {precision}, whose range is too narrow for gradients without loss scaling: "
-                "set bf16, which every GPU since Ampere computes as fast, or fp32"
+                f"training.precision is {precision}, whose range is too narrow for gradients without loss "
+                "scaling: set bf16, which every GPU since Ampere computes as fast, or fp32"
             )
         return precision
 
@@ -319,6 +319,10 @@ class ClusterConfig(_Section):
     launcher: Literal["auto", "local"] = "auto"
     """`local` starts torchrun on the machine (or in the pod) of the `train` step. `auto` chooses."""
 
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)
+    """Port at which the node of rank 0 serves the run's metrics for Prometheus while it trains, to all who reach
+    that node: `http://<node>:<port>/metrics`. Unset: no port is opened."""
+
 
 class RunConfig(_Section):
     """The one description of a run."""
@@ -356,6 +360,7 @@ class RunConfig(_Section):
                 f"parallel.num_nodes is {parallel.num_nodes}, but cluster.launcher {self.cluster.launcher} runs "
                 "on one node: set parallel.num_nodes to 1, and parallel.procs_per_node to the ranks it should have"
             )
+        problems += _lora_problems(self)
         if problems:
             raise ValueError("\n".join(problems))
         return self
@@ -386,6 +391,23 @@ def _batch_problems(training: TrainingConfig, world_size: int) -> list[str]:
         f"{world_size} rank{'s' * (world_size > 1)} × training.micro_batch_size {training.micro_batch_size}: "
         f"the next that is, is {above}"
     ]
+
+
+def _lora_problems(config: RunConfig) -> list[str]:
+    if config.training.method != "lora":
+        changed = [f"lora.{field}" for field, value in config.lora if value != getattr(LoraConfig(), field)]
+        return [
+            f"{field} is set, but it has a meaning only with training.method lora, not {config.training.method}"
+            for field in changed
+        ]
+    if config.model.init == "random":
+        return ["model.init is random, but training.method lora freezes the model: set training.method to full"]
+    if config.model.resize_vocabulary and config.lora.export == "adapter":
+        return [
+            "model.resize_vocabulary is true, but an adapter has no embeddings for new tokens: set lora.export to "
+            "merged, training.method to full, or model.resize_vocabulary to false"
+        ]
+    return []
 
 
 def _shard_group_problems(parallel: ParallelConfig, world_size: int | None) -> list[str]:

@@ -6,10 +6,15 @@ the same order, and a run resumes at any step by counting.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
+
+from training.device import to_device
+from training.errors import UserError
 
 IGNORE = -100
 """Label of a position that is not supervised; what torch's cross-entropy ignores."""
@@ -38,14 +43,19 @@ class Batch:
         input_ids: int64 [samples, tokens].
         position_ids: int64 [samples, tokens]; restarts at 0 with every document, which is what keeps documents
             from seeing each other.
-        labels: int64 [samples, tokens], `IGNORE` where there is nothing to learn.
-        document_lengths: For each sample, the tokens of its documents; padding counts as one.
+        supervised: int64 [supervised]; the positions that carry a label, counted through all samples.
+        targets: int64 [supervised]; the tokens to predict there.
+        document_bounds: int32 [documents + 1]; where documents begin and end, counted through all samples, as
+            variable-length attention takes them. The padding of a sample is a document.
+        longest: Tokens of the longest document.
     """
 
     input_ids: torch.Tensor
     position_ids: torch.Tensor
-    labels: torch.Tensor
-    document_lengths: list[list[int]]
+    supervised: torch.Tensor
+    targets: torch.Tensor
+    document_bounds: torch.Tensor
+    longest: int
 
 
 class PackedDataset:
@@ -68,6 +78,11 @@ class PackedDataset:
         batch = self._batches[number]
         row = index - (int(self._ends[number]) - batch.num_rows)
         return PackedSample(*(_values(batch.column(name), row) for name in ("input_ids", "labels", "lengths")))
+
+    def longest_document(self) -> int:
+        """Tokens of the longest document."""
+        longest = (pc.max(batch.column("lengths").flatten()).as_py() for batch in self._batches)
+        return max((length for length in longest if length is not None), default=0)
 
 
 def _values(column: pa.ListArray, row: int) -> np.ndarray:
@@ -138,21 +153,26 @@ def collate(samples: list[PackedSample], device: torch.device) -> Batch:
     width = max(len(sample.input_ids) for sample in samples)
     shape = (len(samples), width)
     input_ids = np.zeros(shape, dtype=np.int64)
-    position_ids = np.zeros(shape, dtype=np.int64)
     labels = np.full(shape, IGNORE, dtype=np.int64)
-    document_lengths = []
+    lengths: list[int] = []
     for row, sample in enumerate(samples):
         tokens = len(sample.input_ids)
         input_ids[row, :tokens] = sample.input_ids
         labels[row, :tokens] = sample.labels
-        lengths = [int(length) for length in (*sample.lengths, width - tokens) if length]
-        document_lengths.append(lengths)
-        position_ids[row] = np.concatenate([np.arange(length) for length in lengths])
+        lengths += [int(length) for length in (*sample.lengths, width - tokens) if length]
+    position_ids = np.concatenate([np.arange(length) for length in lengths]).reshape(shape)
+    (supervised,) = (labels.reshape(-1) != IGNORE).nonzero()
+
+    def put(values: np.ndarray) -> torch.Tensor:
+        return to_device(torch.from_numpy(values), device)
+
     return Batch(
-        torch.from_numpy(input_ids).to(device),
-        torch.from_numpy(position_ids).to(device),
-        torch.from_numpy(labels).to(device),
-        document_lengths,
+        input_ids=put(input_ids),
+        position_ids=put(position_ids),
+        supervised=put(supervised),
+        targets=put(labels.reshape(-1)[supervised]),
+        document_bounds=put(np.cumsum([0, *lengths], dtype=np.int32)),
+        longest=max(lengths),
     )
 
 
@@ -161,6 +181,35 @@ def num_supervised(samples: list[PackedSample]) -> int:
     return sum(int((sample.labels != IGNORE).sum()) for sample in samples)
 
 
+def squared_lengths(samples: list[PackedSample]) -> int:
+    """Sum of the squares of documents' lengths, to which the work of attention is proportional."""
+    return sum(int(np.square(sample.lengths, dtype=np.int64).sum()) for sample in samples)
+
+
 def num_tokens(samples: list[PackedSample]) -> int:
     """Tokens of real samples; the filler of a short last batch does not count."""
     return sum(len(sample.input_ids) for sample in samples if sample is not EMPTY_SAMPLE)
+
+
+def check_lengths(dataset: PackedDataset, config: Any, max_context: int | None = None) -> None:
+    """Make sure that a model has positions for every document.
+
+    Args:
+        dataset: Packed samples.
+        config: The model's transformers config.
+        max_context: `model.max_context`, which stands in for the model's own context where positions are rotary,
+            and so have no end.
+
+    Raises:
+        UserError: A document is longer than the model's context.
+    """
+    config = config.get_text_config()
+    context = getattr(config, "max_position_embeddings", None)
+    if max_context is not None and getattr(config, "rope_parameters", None):
+        context = max_context
+    longest = dataset.longest_document()
+    if context is not None and longest > context:
+        raise UserError(
+            f"the data has a document of {longest} tokens, but the model's context has {context}: set "
+            f"data.sequence_length to at most {context}, or choose a model with a longer context"
+        )

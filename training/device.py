@@ -40,3 +40,16 @@ def processes_per_node() -> int:
 def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def exact_dtype(device: torch.device) -> torch.dtype:
+    """The widest floating-point type that sums can be taken in: fp64 where the device has it."""
+    return torch.float64 if device.type in ("cpu", "cuda", "xpu") else torch.float32
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor from the host without waiting for what the device is doing."""
+    if device.type == "cpu":
+        return tensor
+    # Only from pinned memory can it be copied in the background.
+    return tensor.pin_memory().to(device, non_blocking=True)

@@ -6,6 +6,7 @@ own below `<run>/events/`, so no two processes ever write to one.
 
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,6 +97,19 @@ class TrainStep(_Event):
         return self.tokens_per_s / self.num_devices
 
     @property
+    def split(self) -> dict[str, float]:
+        """Where the step's seconds went, by phase; empty where that was not measured."""
+        phases = {
+            "data": self.data_s,
+            "compute": self.compute_s,
+            "optimizer": self.optimizer_s,
+            "checkpoint": self.checkpoint_s,
+            "evaluation": self.evaluation_s,
+        }
+        taken = sum(phases.values())
+        return {**phases, "other": max(0.0, self.seconds - taken)} if taken else {}
+
+    @property
     def fill(self) -> float | None:
         """Share of the computed positions that held a token."""
         return self.num_tokens / self.num_positions if self.num_positions else None
@@ -170,6 +184,7 @@ class EventWriter:
         self.source = source
         self.attempt = attempt
         path = folder / f"{source}.jsonl"
+        self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")
         if _ends_half_way(path):
             self._file.write("\n")
@@ -177,8 +192,10 @@ class EventWriter:
     def write(self, event: Any) -> None:
         """Append one event."""
         stamped = event.model_copy(update={"source": self.source, "attempt": event.attempt or self.attempt})
-        self._file.write(stamped.model_dump_json() + "\n")
-        self._file.flush()
+        # A checkpoint that is written in the background reports from a thread of its own.
+        with self._lock:
+            self._file.write(stamped.model_dump_json() + "\n")
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""

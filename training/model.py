@@ -19,34 +19,52 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from training.attention import choose_attention
 from training.errors import UserError
+from training.lora import adapter_weights, without_adapters
+from training.resize import grown_weights, read_grown, set_vocabulary
 
 _MAX_FILE_BYTES = 5 * 2**30
 """Bytes in one exported safetensors file, as on the hub."""
 
 
-def build_on_meta(folder: Path, attention: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+def build_on_meta(
+    folder: Path, attention: str, dtype: torch.dtype, num_rows: int | None = None
+) -> PreTrainedModel:
     """The model's modules with parameters that have shapes but no memory.
 
     Args:
         folder: Holds config.json.
         attention: `model.attention` of the run.
         dtype: Of the parameters.
-        device: Where the model will compute.
+        num_rows: Tokens that it has embeddings for, see `training.vocabulary`. None: as the folder says.
     """
     config = AutoConfig.from_pretrained(folder)
+    if num_rows is not None:
+        set_vocabulary(config, num_rows)
     config.use_cache = False
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            config, attn_implementation=choose_attention(attention, config, device), dtype=dtype
+            config, attn_implementation=choose_attention(attention, config), dtype=dtype
         )
     model.tie_weights()
     model.train()
     return model
 
 
-def materialize(model: PreTrainedModel, device: torch.device) -> None:
-    """Give a meta model memory on `device` (only this rank's shards), and its computed buffers their values."""
-    model.to_empty(device=device)
+def materialize(model: PreTrainedModel, device: torch.device, *, cpu_offload: bool = False) -> None:
+    """Give a meta model memory for this rank's shards, and its computed buffers their values.
+
+    Args:
+        model: On the meta device.
+        device: Where it computes.
+        cpu_offload: Keep the shards in host memory; buffers are on the device all the same.
+    """
+    model.to_empty(device="cpu" if cpu_offload else device)
+    if cpu_offload:
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(device))
+    # to_empty parts tied weights, where FSDP does not hold them together.
+    model.tie_weights()
     # Buffers that no checkpoint holds, such as rotary frequencies, are garbage after to_empty. transformers sets
     # them in the same hook that initialises weights, module by module.
     owners = {name.rpartition(".")[0] for name, _ in model.named_non_persistent_buffers()}
@@ -65,9 +83,23 @@ def load_weights(model: PreTrainedModel, folder: Path) -> None:
     Raises:
         UserError: The folder lacks weights of this architecture.
     """
+    read_weights(model, folder, weights(model))
+
+
+def read_weights(model: PreTrainedModel, folder: Path, wanted: dict[str, torch.Tensor]) -> None:
+    """Fill tensors from safetensors, each rank its slices.
+
+    Args:
+        model: Whose architecture names the weights.
+        folder: A published model folder.
+        wanted: Weights by the names of `weights`; they need not be the model's own.
+
+    Raises:
+        UserError: The folder lacks some, or has them in other shapes.
+    """
     reader = HuggingFaceStorageReader(str(folder))
-    in_files = set(reader.read_metadata().state_dict_metadata)
-    wanted = weights(model)
+    shapes = {name: entry.size for name, entry in reader.read_metadata().state_dict_metadata.items()}
+    in_files = set(shapes)
     state = {_name_in_files(name, in_files, model.base_model_prefix): value for name, value in wanted.items()}
     missing = sorted(set(state) - in_files)
     if missing:
@@ -75,14 +107,28 @@ def load_weights(model: PreTrainedModel, folder: Path) -> None:
             f"the model in {folder} lacks {len(missing)} weights of {type(model).__name__}, {missing[0]} first: "
             "its files belong to another architecture, or use a layout that is not supported"
         )
+    grown = grown_weights(model.config, folder, state, shapes)
+    as_saved = {name: value for name, value in state.items() if name not in grown}
+    for name, value in as_saved.items():
+        if tuple(shapes[name]) != tuple(value.shape):
+            raise UserError(
+                f"the model in {folder} has {name} of the shape {list(shapes[name])}, but by its config.json it is "
+                f"{list(value.shape)}: its files do not belong together, so download or copy it again"
+            )
     with _quiet_dcp():
-        dcp.load(state, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=not _is_distributed())
+        dcp.load(as_saved, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=not _is_distributed())
+    read_grown(folder, grown)
 
 
 def weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The model's state dict with every tied weight once, under the name that its source has."""
+    """The model's state dict with every tied weight once, under the name that its source has; no adapters."""
     tied = set(model.all_tied_weights_keys)
-    return {name: value for name, value in model.state_dict().items() if name not in tied}
+    return {name: value for name, value in without_adapters(model.state_dict()).items() if name not in tied}
+
+
+def trainable_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """What training changes: the adapters alone where there are any, or all weights."""
+    return adapter_weights(model) or weights(model)
 
 
 def export_weights(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> None:
@@ -95,7 +141,16 @@ def export_weights(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> 
         folder: An empty folder that all ranks see.
         dtype: Of the written weights.
     """
-    state = {name: value.detach().to(dtype) for name, value in weights(model).items()}
+    write_weights({name: value.detach().to(dtype) for name, value in weights(model).items()}, folder)
+
+
+def write_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
+    """Write weights as `export_weights` does. Collective.
+
+    Args:
+        state: Sharded or whole, by name.
+        folder: An empty folder that all ranks see.
+    """
     files = _assign_files(state)
     shards = folder / "shards"
     with _quiet_dcp():
@@ -119,8 +174,15 @@ def export_weights(model: PreTrainedModel, folder: Path, dtype: torch.dtype) -> 
         torch.distributed.barrier()
 
 
-def copy_companions(source: Path, target: Path, dtype: torch.dtype) -> None:
-    """Copy what belongs to a model beside its weights: config, tokenizer, chat template, generation config."""
+def copy_companions(source: Path, target: Path, dtype: torch.dtype, num_rows: int | None = None) -> None:
+    """Copy what belongs to a model beside its weights: config, tokenizer, chat template, generation config.
+
+    Args:
+        source: The model that was trained.
+        target: Holds the weights.
+        dtype: Of the weights.
+        num_rows: Tokens that the model has embeddings for. None: as many as before.
+    """
     for path in sorted(source.iterdir()):
         is_weights = path.suffix == ".safetensors" or path.name == "model.safetensors.index.json"
         if path.is_file() and not is_weights and path.name != "manifest.json":
@@ -128,6 +190,8 @@ def copy_companions(source: Path, target: Path, dtype: torch.dtype) -> None:
     config = json.loads((target / "config.json").read_text())
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
+    if num_rows is not None:
+        config.get("text_config", config)["vocab_size"] = num_rows
     (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
@@ -142,6 +206,11 @@ def source_dtype(folder: Path) -> torch.dtype:
 def num_parameters(model: nn.Module) -> int:
     """Parameters in the whole model, tied ones once."""
     return sum(p.numel() for p in model.parameters())
+
+
+def num_trainable(model: nn.Module) -> int:
+    """Parameters in the whole model that training changes."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def _name_in_files(name: str, in_files: set[str], prefix: str) -> str:

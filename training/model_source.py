@@ -67,7 +67,7 @@ class HubModel:
 
 @dataclass(frozen=True)
 class LocalFolder:
-    """A folder with config.json, safetensors and tokenizer."""
+    """A folder with config.json, tokenizer and, unless new weights are asked for, safetensors."""
 
     path: Path
 
@@ -99,10 +99,21 @@ def classify(model: ModelConfig) -> ModelSource:
     if isinstance(source, HubModel):
         return HubModel(source.name, model.revision)
     if isinstance(source, LocalFolder):
-        check_folder(source.path)
+        check_folder(source.path, takes_weights(model))
     else:
         _check_gguf(source.path)
     return source
+
+
+def takes_weights(model: ModelConfig) -> bool:
+    """Whether training begins with the model's own weights; if not, they need not be there."""
+    return model.init == "pretrained"
+
+
+def small_files(model: ModelConfig) -> tuple[str, ...]:
+    """Names of all that is taken of a model besides its weights."""
+    # An index of weights that are not there would say that they are missing.
+    return SMALL_FILES if takes_weights(model) else tuple(name for name in SMALL_FILES if name != WEIGHTS_INDEX)
 
 
 def pin(model: ModelConfig) -> str | None:
@@ -127,14 +138,17 @@ def model_key(model: ModelConfig) -> str:
         UserError: As `pin`.
     """
     source = classify(model)
+    without: dict[str, Any] = {} if takes_weights(model) else {"without": "weights"}
     if isinstance(source, HubModel):
-        return fingerprint(hub=source.name, commit=pin_repo(source.name, source.revision, "model"))
+        return fingerprint(hub=source.name, commit=pin_repo(source.name, source.revision, "model"), **without)
     if isinstance(source, GgufFile):
-        return fingerprint(gguf=checksum(source.path), conversion=_GGUF_CONVERSION)
-    weights = [(path.name, path.stat()) for path in weight_files(source.path)]
+        return fingerprint(gguf=checksum(source.path), conversion=_GGUF_CONVERSION, **without)
+    files = weight_files(source.path) if takes_weights(model) else []
+    weights = [(path.name, path.stat()) for path in files]
     return fingerprint(
-        files=_checksums(source.path, SMALL_FILES),
+        files=_checksums(source.path, small_files(model)),
         weights=[[name, stat.st_size, stat.st_mtime_ns] for name, stat in weights],
+        **without,
     )
 
 
@@ -214,17 +228,23 @@ def no_safetensors(where: str, names: Iterable[str]) -> UserError:
         f"{where} has neither {WEIGHTS} nor {WEIGHTS_INDEX}"
         + (f" (it has {', '.join(found[:3])})" if found else "")
         + ": only safetensors are taken, because a pickled checkpoint can run code when it is loaded. "
-        "Convert the model with save_pretrained"
+        "Convert the model with save_pretrained, or set model.init to random if it should be trained from new "
+        "weights"
     )
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(folder: Path, with_weights: bool = True) -> None:
     """Check that a folder holds a whole model with its tokenizer.
+
+    Args:
+        folder: The folder.
+        with_weights: Whether weights are needed too.
 
     Raises:
         UserError: Names what is missing.
     """
-    missing = [path.name for path in weight_files(folder) if not path.is_file()]
+    files = weight_files(folder) if with_weights else []
+    missing = [path.name for path in files if not path.is_file()]
     if missing:
         raise UserError(
             f"'{folder}' is not a whole model: {WEIGHTS_INDEX} names {', '.join(missing[:3])}"

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from torch.distributed.run import config_from_args, parse_args
 
 from training.device import num_cores
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from training.exporter import serve_metrics
 from training.run_folder import RunFolder
 from training.store import write_atomically
 
@@ -32,7 +34,8 @@ def main(run_folder: str) -> int:
     """Run this node's ranks to their end; returns the node's exit code."""
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
     attempt = int(os.environ.get("SHARDLINE_ATTEMPT", "1"))
-    folder = RunFolder.at(run_folder).attempt(attempt)
+    run = RunFolder.at(run_folder)
+    folder = run.attempt(attempt)
     config, command, arguments = config_from_args(
         parse_args([f"--shutdown-timeout={_SAVE_GRACE_S}", "-m", "training.worker", run_folder])
     )
@@ -44,7 +47,8 @@ def main(run_folder: str) -> int:
     # So that a rank that is still importing when this process dies can tell.
     os.environ["SHARDLINE_NODE_PID"] = str(os.getpid())
     try:
-        elastic_launch(config=config, entrypoint=command)(*arguments)
+        with serve_metrics(run, attempt) if _node_rank() == "0" else nullcontext():
+            elastic_launch(config=config, entrypoint=command)(*arguments)
     except ChildFailedError as error:
         return _record_failure(error, folder)
     except SignalException:
@@ -98,11 +102,14 @@ def _record_failure(error: ChildFailedError, folder: Path) -> int:
     first = causes[0]
     rank = next(rank for rank, failure in error.failures.items() if failure is first)
     record = {"time": time.time(), "rank": rank, "exit_code": first.exitcode}
-    node = os.environ.get("GROUP_RANK", os.environ.get("PET_NODE_RANK", "0"))
-    write_atomically(folder / "errors" / f"node-{node}.json", json.dumps(record))
+    write_atomically(folder / "errors" / f"node-{_node_rank()}.json", json.dumps(record))
     if first.exitcode < 0:
         return 128 - first.exitcode
     return first.exitcode or EXIT_FAILED
+
+
+def _node_rank() -> str:
+    return os.environ.get("GROUP_RANK", os.environ.get("PET_NODE_RANK", "0"))
 
 
 if __name__ == "__main__":

@@ -7,21 +7,27 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from training.config import TrainingConfig
+from training.small_adamw import SmallAdamW
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """AdamW over all trainable parameters; only matrices are decayed."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+    groups = [group for group in groups if group["params"]]
+    betas = (config.adam_beta1, config.adam_beta2)
+    if config.optimizer_state == "fp32":
+        return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.adam_eps, fused=True)
+    return SmallAdamW(
+        groups,
+        config.optimizer_state,
         lr=config.learning_rate,
-        betas=(config.adam_beta1, config.adam_beta2),
+        betas=betas,
         eps=config.adam_eps,
-        fused=True,
+        seed=config.seed,
     )
 
 

@@ -11,12 +11,19 @@ The units come from the plan that transformers declares for each architecture, s
 kept here.
 """
 
+import functools
 import re
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from transformers import PreTrainedModel
 
 from training.config import ParallelConfig
@@ -46,29 +53,39 @@ def make_mesh(parallel: ParallelConfig, device: torch.device, world_size: int, l
     return init_device_mesh(device.type, (world_size // shard, shard), mesh_dim_names=("replicate", "shard"))
 
 
-def shard_model(model: PreTrainedModel, mesh: DeviceMesh, strategy: str, compute: torch.dtype) -> None:
+def shard_model(
+    model: PreTrainedModel, mesh: DeviceMesh, strategy: str, compute: torch.dtype, *, cpu_offload: bool = False
+) -> None:
     """Apply FSDP2 to a model in place.
 
     Gradients are summed, not averaged: the loss is divided by the number of supervised tokens of the whole step
     before the backward pass, and averaging over ranks would weigh ranks with few tokens too high.
 
     Args:
-        model: Usually on the meta device; its parameters have the master dtype.
+        model: Usually on the meta device; what is trained has the master dtype, and what is frozen may have the
+            compute dtype already.
         mesh: From `make_mesh`.
         strategy: `parallel.strategy`.
         compute: Dtype of the forward and backward passes.
+        cpu_offload: Keep the shards in host memory; see `parallel.cpu_offload`.
     """
     reshard = strategy in ("FULL_SHARD", "HYBRID_SHARD")
     # A (1, N) mesh would still all-reduce over replicate groups of one rank.
     fsdp_mesh = mesh if mesh["replicate"].size() > 1 else mesh["shard"]
-    parameter_dtype = next(model.parameters()).dtype
+    parameter_dtype = next(p.dtype for p in model.parameters() if p.requires_grad)
     policy = MixedPrecisionPolicy()
     if compute != parameter_dtype:
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=parameter_dtype, cast_forward_inputs=False)
+    shard = functools.partial(
+        fully_shard,
+        mesh=fsdp_mesh,
+        mp_policy=policy,
+        offload_policy=CPUOffloadPolicy() if cpu_offload else OffloadPolicy(),
+    )
     for unit, keep in sharding_units(model):
         # The last unit's backward follows its forward at once: freeing it between would gather it twice.
-        fully_shard(unit, mesh=fsdp_mesh, mp_policy=policy, reshard_after_forward=reshard and not keep)
-    fully_shard(model, mesh=fsdp_mesh, mp_policy=policy, reshard_after_forward=False)
+        shard(unit, reshard_after_forward=reshard and not keep)
+    shard(model, reshard_after_forward=False)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -11,7 +11,7 @@ def download_model(store: str, run: str, model: dsl.Output[dsl.Model]) -> None:
 
     A hub model is pinned to a commit, a local folder is copied, a GGUF file is converted to bf16. A model that is
     in the store already is found by its fingerprint and not fetched again. Pickled checkpoints and code that
-    comes with a model are never taken.
+    comes with a model are never taken. With `model.init` random, weights are not taken either.
 
     Args:
         store: Root folder of the store.

@@ -25,25 +25,32 @@ class ConfigFacts:
     """Rows of the embedding."""
 
 
-def describe(folder: Path) -> dict[str, Any]:
+def describe(folder: Path, with_weights: bool = True) -> dict[str, Any]:
     """Facts about a model folder: type, context length, parameters, dtype and bytes.
 
     Reads the headers of the weight files only.
+
+    Args:
+        folder: The model.
+        with_weights: Whether it has weights; if not, parameters and dtype are those of its config.
 
     Raises:
         UserError: A weight file is not safetensors, or the model cannot be trained.
     """
     facts = read_config(folder)
+    files = weight_files(folder) if with_weights else []
     parameters: Counter[str] = Counter()
-    for path in weight_files(folder):
+    for path in files:
         parameters.update(_count_parameters(path))
+    if not with_weights:
+        parameters.update(_parameters_to_be(folder))
     return {
         "model_type": facts.model_type,
         "context_length": facts.context_length,
         "vocab_size": facts.vocab_size,
         "num_parameters": parameters.total(),
         "dtype": parameters.most_common(1)[0][0],
-        "bytes": sum(path.stat().st_size for path in weight_files(folder)),
+        "bytes": sum(path.stat().st_size for path in files),
     }
 
 
@@ -100,6 +107,19 @@ def check_context(context_length: int | None, config: RunConfig) -> None:
             f"evaluation.max_new_tokens is {answer}, but the context of '{config.model.name}' is {context_length} "
             f"tokens, prompt included: set evaluation.max_new_tokens to less than {context_length}"
         )
+
+
+def _parameters_to_be(folder: Path) -> dict[str, int]:
+    """Parameters of the model that a config describes, tied ones once, by the dtype that it names."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    model.tie_weights()
+    dtype = str(getattr(config, "dtype", None) or torch.float32).removeprefix("torch.")
+    return {dtype: sum(parameter.numel() for parameter in model.parameters())}
 
 
 def _count_parameters(path: Path) -> Counter[str]:

@@ -10,7 +10,16 @@ from components.download_model.fetch import copy_folder, fetch
 from components.step import Step
 from training.config import RunConfig
 from training.hub import quiet_libraries
-from training.model_source import GgufFile, HubModel, LocalFolder, ModelSource, classify, model_key, pin
+from training.model_source import (
+    GgufFile,
+    HubModel,
+    LocalFolder,
+    ModelSource,
+    classify,
+    model_key,
+    pin,
+    takes_weights,
+)
 from training.store import Store, about
 
 _KINDS = {HubModel: "hub", LocalFolder: "folder", GgufFile: "gguf"}
@@ -42,12 +51,13 @@ def download(step: Step) -> Path:
         with store.publish("models", key, facts) as staging:
             licence = _fill(step, config, source, staging)
             facts.update(source=model.name, revision=model.revision, kind=_KINDS[type(source)])
-            facts.update(license=licence, **describe(staging))
+            facts.update(license=licence, **describe(staging, takes_weights(model)))
         folder = store.path("models", key)
     known = about(folder)
     check_context(known["context_length"], config)
     step.folder.save_input("model", folder)
-    summary = f"{known['num_parameters'] / 1e6:,.0f} M parameters, {known['bytes'] / 1e9:.2f} GB"
+    size = f"{known['bytes'] / 1e9:.2f} GB" if takes_weights(model) else "new weights"
+    summary = f"{known['num_parameters'] / 1e6:,.0f} M parameters, {size}"
     step.note(
         f"{'model already in the store' if found else 'model published'}: {model.name}, {summary}, "
         f"context {known['context_length'] or 'unknown'}, in {time.monotonic() - started:.1f} s"
@@ -63,10 +73,11 @@ def _fill(step: Step, config: RunConfig, source: ModelSource, staging: Path) -> 
         check_context(read_config(folder).context_length, config)
 
     if isinstance(source, HubModel):
-        return fetch(source, step.folder.path / "download", staging, check, step.note)
+        return fetch(source, config.model, step.folder.path / "download", staging, check, step.note)
     if isinstance(source, LocalFolder):
         check(source.path)
-        return copy_folder(source.path, staging)
+        return copy_folder(source.path, config.model, staging)
     assert isinstance(source, GgufFile)
-    step.note(f"converting {source.path.name} to bf16 safetensors")
+    if takes_weights(config.model):
+        step.note(f"converting {source.path.name} to bf16 safetensors")
     return convert(source, config.model, staging)

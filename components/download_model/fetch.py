@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from training.config import ModelConfig
 from training.errors import UserError
 from training.hub import hub_errors
 from training.model_source import (
-    SMALL_FILES,
     WEIGHTS,
     WEIGHTS_INDEX,
     HubModel,
     check_folder,
     no_safetensors,
+    small_files,
+    takes_weights,
     weight_files,
 )
 
@@ -24,6 +26,7 @@ _PROGRESS_EVERY_S = 30.0
 
 def fetch(
     source: HubModel,
+    model: ModelConfig,
     partial: Path,
     staging: Path,
     check: Callable[[Path], None],
@@ -33,6 +36,7 @@ def fetch(
 
     Args:
         source: The model, at a commit.
+        model: The config that names it, and says whether its weights are wanted.
         partial: Folder to download into. It outlives a failure, so that the next try goes on from there.
         staging: Where the finished files go; on the same volume.
         check: Called with the folder when the small files are there, before gigabytes follow.
@@ -46,33 +50,38 @@ def fetch(
     """
     from huggingface_hub import HfApi, snapshot_download
 
+    names, with_weights = small_files(model), takes_weights(model)
     with hub_errors(source.name, source.revision, "model"):
         info = HfApi().model_info(source.name, revision=source.revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
 
-        def get(names: list[str]) -> None:
-            snapshot_download(source.name, revision=source.revision, local_dir=partial, allow_patterns=names)
+        def get(files: list[str]) -> None:
+            snapshot_download(source.name, revision=source.revision, local_dir=partial, allow_patterns=files)
 
-        get([name for name in SMALL_FILES if name in sizes])
-        if WEIGHTS_INDEX not in sizes and WEIGHTS not in sizes:
+        get([name for name in names if name in sizes])
+        if with_weights and WEIGHTS_INDEX not in sizes and WEIGHTS not in sizes:
             raise no_safetensors(f"the hub model '{source.name}'", sizes)
         check(partial)
-        weights = [path.name for path in weight_files(partial)] if WEIGHTS_INDEX in sizes else [WEIGHTS]
+        weights = [WEIGHTS] if with_weights else []
+        if with_weights and WEIGHTS_INDEX in sizes:
+            weights = [path.name for path in weight_files(partial)]
         num_bytes = sum(sizes.get(name, 0) for name in weights)
         _check_room(partial, num_bytes)
-        with _progress(partial, num_bytes, note):
-            get(weights)
-    check_folder(partial)
-    for name in [*SMALL_FILES, *weights]:
+        if weights:
+            with _progress(partial, num_bytes, note):
+                get(weights)
+    check_folder(partial, with_weights)
+    for name in [*names, *weights]:
         if (partial / name).is_file():
             shutil.move(partial / name, staging / name)
     shutil.rmtree(partial)
     return getattr(info.card_data, "license", None)
 
 
-def copy_folder(folder: Path, staging: Path) -> str | None:
+def copy_folder(folder: Path, model: ModelConfig, staging: Path) -> str | None:
     """Copy a local model's files, following links, and return the licence that its card names."""
-    for path in [*(folder / name for name in SMALL_FILES), *weight_files(folder)]:
+    weights = weight_files(folder) if takes_weights(model) else []
+    for path in [*(folder / name for name in small_files(model)), *weights]:
         if path.is_file():
             shutil.copyfile(path, staging / path.name)
     return _card_licence(folder / "README.md")

@@ -7,7 +7,7 @@ and dark.
 import html
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from components.evaluate.formats import as_count, as_loss, as_rate, as_tick
+from components.evaluate.formats import as_count, as_loss, as_percent, as_rate, as_tick
 from components.evaluate.history import History
 from training.events import TrainStep
 
@@ -62,6 +62,9 @@ _TICKS = [1, 2, 5, 10]
 _MAX_POINTS = 500
 """More than the pixels of a chart can tell apart only makes the page heavy."""
 
+_MAX_DOTS = 40
+"""Dots on a line."""
+
 _SMOOTHED_FROM = 30
 """Points from which single steps hide the trend."""
 
@@ -102,6 +105,12 @@ def loss_chart(history: History, base_loss: float, tuned_loss: float) -> Chart:
         if smooth != losses:
             top.plot(x, losses, color=_TRAIN, alpha=0.5, linewidth=1)
         top.plot(x, smooth, color=_TRAIN, marker="o" if len(x) == 1 else None)
+        measured = {step: evaluation.loss for step, evaluation in history.heldout.items()}
+        if measured:
+            # With a dot at each, many would become a band.
+            every = -(-len(measured) // _MAX_DOTS)
+            dots = {"marker": "o", "markersize": 5, "markevery": every}
+            top.plot(list(measured), list(measured.values()), color=_TUNED, linewidth=1, **dots)
         top.margins(y=0.08)
         top.yaxis.set_major_locator(MaxNLocator(6, steps=_TICKS))
         _labels_at_the_end(
@@ -131,11 +140,22 @@ def loss_chart(history: History, base_loss: float, tuned_loss: float) -> Chart:
             f"{last.step}; held-out loss {as_loss(base_loss)} of the base model and {as_loss(tuned_loss)} of the "
             "tuned model."
         )
+        if measured:
+            summary += f" While training, held-out loss went {_from_to(measured)}."
         svg = _svg(figure, "loss", summary)
     caption = "Cross-entropy in nats per supervised token; dashed: held-out loss before and after."
+    if measured:
+        # It may be less than is measured before and after, and then the dots may end beside the dashes.
+        count = as_count(history.heldout[max(measured)].num_supervised)
+        caption += f" Line with dots: held-out loss while training, over {count} tokens."
     if smooth != losses:
         caption += " Bold: running mean."
     return Chart("Loss", svg, caption)
+
+
+def _from_to(losses: Mapping[int, float]) -> str:
+    first, last = min(losses), max(losses)
+    return f"from {as_loss(losses[first])} at step {first} to {as_loss(losses[last])} at step {last}"
 
 
 def throughput_chart(history: History) -> Chart:
@@ -166,6 +186,28 @@ def memory_chart(history: History) -> Chart:
         summary=f"Memory of the fullest rank by step; the peak is {peak:.2f} GiB.",
     )
     return Chart("Memory", svg, "GiB on the fullest rank: of the accelerator, or resident on a CPU.")
+
+
+def split_chart(history: History) -> Chart:
+    """Where the steps' time went, as shares; the history has a split."""
+    split = {phase: seconds for phase, seconds in history.split.items() if seconds > 0}
+    total = sum(split.values())
+    shares = {phase: seconds / total for phase, seconds in split.items()}
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "split"}):
+        figure = _figure(width=400, height=220)
+        axes = figure.subplots()
+        figure.subplots_adjust(left=86 / 400, right=1 - 64 / 400, top=1 - 12 / 220, bottom=14 / 220)
+        bars = axes.barh(list(shares), list(shares.values()), height=0.6, color=_TRAIN)
+        axes.bar_label(bars, [as_percent(share) for share in shares.values()], padding=6, color=_INK)
+        axes.set_xlim(0, max(shares.values()))
+        axes.invert_yaxis()
+        axes.grid(False)
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+        told = ", ".join(f"{phase} {as_percent(share)}" for phase, share in shares.items())
+        svg = _svg(figure, "split", f"Shares of the steps' time: {told}.")
+    caption = "Shares of the steps' time. Compute includes collectives, and so the waiting for other ranks."
+    return Chart("Where the time went", svg, caption)
 
 
 def _small_chart(

@@ -11,6 +11,7 @@ from components.evaluate.report import ReportData, render_report
 from components.evaluate.results import ModelName, ModelResult, load_result, save_result
 from components.evaluate.settings import Settings
 from components.step import Step
+from training.adapter_folder import is_adapter
 from training.config import RunConfig
 from training.errors import UserError
 from training.events import Evaluation
@@ -69,7 +70,7 @@ def _base_result(step: Step, inputs: RunInputs, settings: Settings) -> ModelResu
     if known is not None:
         _note_loss(step, known, measured_before=True)
         return known
-    result = _measure(step, "base", inputs.model, inputs.dataset, settings, key)
+    result = _measure(step, "base", inputs.model, inputs, settings, key)
     with store.publish(
         "evaluations", key, {"model": inputs.model.name, "dataset": inputs.dataset.name}
     ) as staging:
@@ -87,18 +88,18 @@ def _tuned_result(step: Step, inputs: RunInputs, settings: Settings) -> ModelRes
     if known is not None and known.made_from == key:
         _note_loss(step, known, measured_before=True)
         return known
-    result = _measure(step, "tuned", step.folder.model, inputs.dataset, settings, key)
+    result = _measure(step, "tuned", step.folder.model, inputs, settings, key)
     save_result(result, file)
     return result
 
 
 def _measure(
-    step: Step, name: ModelName, model: Path, dataset: Path, settings: Settings, made_from: str
+    step: Step, name: ModelName, model: Path, inputs: RunInputs, settings: Settings, made_from: str
 ) -> ModelResult:
     # Here, because it imports transformers, which results that are at hand do without.
     from components.evaluate.measure import measure
 
-    result = measure(name, model, dataset, settings, made_from, step.note)
+    result = measure(name, model, inputs.dataset, settings, made_from, step.note, base_folder=inputs.model)
     _note_loss(step, result)
     return result
 
@@ -125,6 +126,21 @@ def _figures(base: ModelResult, tuned: ModelResult, history: History) -> dict[st
     return {name: value for name, value in figures.items() if value is not None}
 
 
+def _new_weights(settings: Settings) -> str | None:
+    """What the base model's weights are, where they are not the published ones."""
+    seed = settings.seed_of_weights
+    return None if seed is None else f"new, drawn with the seed {seed}, as the training's were"
+
+
+def _form(model: Path, config: RunConfig) -> str | None:
+    """What kind of a tuned model it is, where there is more to say than that it is one."""
+    if is_adapter(model):
+        return f"LoRA adapter of rank {config.lora.rank}, of use only on the base model"
+    if config.training.method == "lora":
+        return f"whole, with a LoRA adapter of rank {config.lora.rank} merged into the base model"
+    return None
+
+
 def _report_data(
     folder: RunFolder,
     config: RunConfig,
@@ -140,6 +156,8 @@ def _report_data(
         "Base model": model.get("source", config.model.name),
         "Revision of the model": model.get("revision", config.model.revision),
         "Base model in the store": inputs.model.name,
+        "Weights of the base model": _new_weights(settings),
+        "Tuned model": _form(folder.model, config),
         "Data set": dataset.get("source", config.data.train),
         "Revision of the data": dataset.get("revision", config.data.revision),
         "Data set in the store": inputs.dataset.name,

@@ -52,6 +52,11 @@ def as_percent(share: float) -> str:
     return f"{percent:,.{digits}f}\N{NO-BREAK SPACE}%"
 
 
+def as_tflops(value: float) -> str:
+    """A rate in TFLOP/s to three digits: `412`, `41.2`, `0.0312`."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def as_duration(seconds: float) -> str:
     """A duration: `8 s`, `3 min 12 s`, `2 h 5 min`."""
     if seconds < 10:

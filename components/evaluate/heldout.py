@@ -7,7 +7,7 @@ import torch
 
 from training.data import PackedDataset, collate, num_supervised
 from training.errors import UserError
-from training.head import summed_loss
+from training.head import SummedLoss
 
 
 @torch.inference_mode()
@@ -33,10 +33,11 @@ def heldout_loss(
     """
     # Summed in Python's doubles: over many samples, fp32 would lose the last digits.
     total, num_tokens = 0.0, 0
+    summed_loss = SummedLoss(model)
     for index in range(len(samples)):
         sample = samples[index]
         if supervised := num_supervised([sample]):
-            total += summed_loss(model, collate([sample], device)).item()
+            total += summed_loss(collate([sample], device)).item()
             num_tokens += supervised
         on_sample(index + 1)
     if not num_tokens:

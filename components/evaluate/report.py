@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from components.evaluate import formats
-from components.evaluate.charts import Chart, loss_chart, memory_chart, throughput_chart
+from components.evaluate.charts import Chart, loss_chart, memory_chart, split_chart, throughput_chart
 from components.evaluate.history import History
 from components.evaluate.results import ModelResult
 from training.config import RunConfig
@@ -88,6 +88,8 @@ def render_report(data: ReportData) -> str:
         before_after=_before_after(data.base, data.tuned),
         answers=list(zip(data.base.generations, data.tuned.generations, strict=True)),
         charts=_charts(data),
+        split=split_chart(data.history) if data.history.split else None,
+        speed=speed_facts(data.history),
         facts=dataset_facts(data.dataset),
         troubled=len(data.history.attempts) > 1 or any(a.incidents for a in data.history.attempts),
         config_yaml=to_yaml(data.config),
@@ -124,15 +126,18 @@ def dataset_facts(about: Mapping[str, Any]) -> dict[str, str]:
     known = {
         "num_train_rows": "Rows to train on",
         "num_heldout_rows": "Rows held out",
-        "num_train_samples": "Packed samples to train on",
-        "num_heldout_samples": "Packed samples held out",
+        "num_train_samples": "Samples to train on",
+        "num_heldout_samples": "Samples held out",
         "num_train_tokens": "Tokens to train on",
         "num_heldout_tokens": "Tokens held out",
         "num_train_supervised": "Supervised to train on",
         "num_heldout_supervised": "Supervised held out",
-        "sequence_length": "Longest packed sample",
+        "sequence_length": "Longest sample allowed",
         "fill": "Packed samples filled to",
+        "num_train_documents": "Documents to train on",
         "num_truncated": "Rows cut at the end",
+        "num_split": "Rows split",
+        "num_unsupervised_dropped": "Pieces dropped, as unsupervised",
         "num_leaked_dropped": "Rows dropped, as held out too",
     }
     facts = {label: _as_fact(key, about[key]) for key, label in known.items() if about.get(key) is not None}
@@ -147,6 +152,23 @@ def dataset_facts(about: Mapping[str, Any]) -> dict[str, str]:
         for key, value in others.items()
         if value is not None
     }
+
+
+def speed_facts(history: History) -> dict[str, str]:
+    """How fast the training was and how well it used the devices, as far as that is known."""
+    if not history.steps:
+        return {}
+    last = history.steps[-1]
+    facts = {
+        "Devices": (last.num_devices, formats.as_count),
+        "Tokens per second and device": (history.tokens_per_s_per_device, formats.as_count),
+        "Supervised tokens per second": (history.supervised_tokens_per_s, formats.as_count),
+        "Computed positions filled": (history.fill, formats.as_percent),
+        "Model TFLOP/s per device": (history.tflops_per_device, formats.as_tflops),
+        "Published peak, TFLOP/s": (last.peak_tflops, formats.as_tflops),
+        "Model FLOPs utilisation": (history.mfu, formats.as_percent),
+    }
+    return {label: as_text(value) for label, (value, as_text) in facts.items() if value is not None}
 
 
 def _as_fact(key: str, value: Any) -> str:

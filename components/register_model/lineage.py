@@ -10,7 +10,7 @@ from pathlib import Path
 from components.register_model.results import Results
 from training.store import about, fingerprint
 
-_PACKAGES = ("shardline", "torch", "transformers", "kfp", "mlflow")
+_PACKAGES = ("shardline", "torch", "transformers", "peft", "kfp", "mlflow")
 
 _GIT_TIMEOUT_S = 10
 
@@ -45,11 +45,21 @@ class Source:
 
 @dataclass(frozen=True)
 class Lineage:
-    """Everything that made the tuned model."""
+    """Everything that made the tuned model.
+
+    Attributes:
+        model: The base model.
+        dataset: What it was trained on.
+        config_fingerprint: Of the run's config.
+        is_adapter: Whether the tuned model is an adapter, for use with that base model.
+        commit: The code that trained it.
+        versions: Of the packages that matter, and of Python.
+    """
 
     model: Source
     dataset: Source
     config_fingerprint: str
+    is_adapter: bool = False
     commit: Commit | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -63,6 +73,7 @@ class Lineage:
             "shardline.dataset_revision": self.dataset.revision,
             "shardline.dataset_fingerprint": self.dataset.fingerprint,
             "shardline.config_fingerprint": self.config_fingerprint,
+            "shardline.form": "adapter" if self.is_adapter else "whole model",
             **{f"shardline.versions.{name}": version for name, version in self.versions.items()},
         }
         if self.commit is not None:
@@ -81,6 +92,7 @@ def trace(results: Results) -> Lineage:
         model=_source(results.inputs.model, config.model.name),
         dataset=_source(results.inputs.dataset, config.data.train),
         config_fingerprint=fingerprint(**config.model_dump(mode="json")),
+        is_adapter=results.is_adapter,
         commit=find_commit(Path(__file__)),
         versions=_versions(),
     )

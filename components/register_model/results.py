@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from training.adapter_folder import is_adapter
 from training.config import RunConfig
 from training.errors import UserError
 from training.run_folder import RunFolder, RunInputs
@@ -17,6 +18,7 @@ class Results:
     Attributes:
         config: The run's config.
         inputs: The folders it trained from.
+        is_adapter: Whether the tuned model is an adapter, for use with its base model.
         base_loss: Held-out loss before training, in nats per supervised token.
         tuned_loss: The same after training.
         base_perplexity: `exp` of the base loss.
@@ -27,6 +29,7 @@ class Results:
 
     config: RunConfig
     inputs: RunInputs
+    is_adapter: bool
     base_loss: float
     tuned_loss: float
     base_perplexity: float
@@ -58,6 +61,7 @@ def read_results(folder: RunFolder) -> Results:
     return Results(
         config=folder.config(),
         inputs=inputs,
+        is_adapter=is_adapter(folder.model),
         base_loss=_number(base["loss"]),
         tuned_loss=_number(tuned["loss"]),
         base_perplexity=_number(base["perplexity"]),

@@ -7,7 +7,7 @@ from typing import Any
 from components.register_model.connection import Connection
 from components.register_model.results import Results, evaluation_file
 from training.errors import UserError
-from training.events import TrainStep, read_events
+from training.events import Evaluation, TrainStep, read_events
 from training.resolve import to_yaml
 from training.run_folder import RunFolder
 
@@ -131,15 +131,27 @@ def _curves(events: list[Any]) -> Iterator[tuple[str, float, int, int]]:
     for event in final_steps(events):
         values = {
             "loss": event.loss,
+            "worst_rank_loss": event.worst_rank_loss,
             "grad_norm": event.grad_norm,
             "learning_rate": event.learning_rate,
             "tokens_per_s": event.tokens_per_s,
+            "tokens_per_s_per_device": event.tokens_per_s_per_device,
             "supervised_tokens_per_s": event.supervised_tokens_per_s,
+            "fill": event.fill,
+            "tflops_per_device": event.tflops_per_device,
+            "mfu": event.mfu,
             "memory_gib": event.memory_gib,
             "seconds": event.seconds,
+            **{f"seconds_{phase}": seconds for phase, seconds in event.split.items()},
         }
         for name, value in values.items():
-            yield f"train/{name}", value, _milliseconds(event.time), event.step
+            if value is not None:
+                yield f"train/{name}", value, _milliseconds(event.time), event.step
+    # As of the steps, of a repetition the later counts.
+    measured = {event.step: event for event in events if isinstance(event, Evaluation) and event.name == "step"}
+    for step, evaluation in measured.items():
+        if step is not None:
+            yield "heldout/loss", evaluation.loss, _milliseconds(evaluation.time), step
 
 
 def _measurements(results: Results) -> Iterator[tuple[str, float, int, int]]:

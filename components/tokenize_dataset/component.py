@@ -10,7 +10,8 @@ def tokenize_dataset(store: str, run: str, dataset: dsl.Output[dsl.Dataset]) -> 
     """Publish the run's data in the store, tokenized and packed into samples of `data.sequence_length`.
 
     Rows are held out for evaluation, rendered with the model's chat template, supervised where the assistant
-    speaks, and packed without cutting a document. Data that is in the store already, made from the same rows with
+    speaks, and packed without cutting a document (`data.packing`), unless it is longer than a sample
+    (`data.long_documents`). Data that is in the store already, made from the same rows with
     the same settings and tokenizer, is found by its fingerprint and not tokenized again.
 
     Args:

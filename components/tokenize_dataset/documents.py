@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from components.tokenize_dataset.cut import long_documents, pieces
 from components.tokenize_dataset.template import Message, Span, render
 from training.config import DataConfig
 from training.data import IGNORE
@@ -34,13 +35,15 @@ class Encoded(NamedTuple):
     """A row, encoded.
 
     Attributes:
-        documents: One, or for long `text` several.
-        truncated: Whether its end was cut off.
+        documents: One; several if it was split.
+        num_tokens: Of the whole row, also what was cut off.
+        num_unsupervised: Pieces that were dropped, as they had no supervised token.
         prompt: What the model is asked, if the format has it: keys prompt, question, reference.
     """
 
     documents: list[Document]
-    truncated: bool
+    num_tokens: int
+    num_unsupervised: int
     prompt: dict[str, str] | None
 
 
@@ -66,6 +69,7 @@ class Encoder:
 
     def __init__(self, data: DataConfig, tokenizer: Any) -> None:
         self._data = data
+        self._long_documents = long_documents(data)
         self._tokenizer = tokenizer
         self._encode: Callable[[list[Row]], Iterator[_Tokens]] = {
             "chat": self._chat,
@@ -154,27 +158,28 @@ class Encoder:
         return token_ids
 
     def _cut(self, row: Row, tokens: _Tokens) -> Encoded:
-        length = self._data.sequence_length
-        num_tokens = len(tokens.ids)
-        splits = self._data.format == "text"
-        # The last token of a piece is the first of the next, so that every token but the first is predicted.
-        starts = range(0, max(num_tokens - 1, 1), length - 1) if splits else [0]
-        documents = [
-            _document(tokens.ids[start : start + length], tokens.supervised[start : start + length])
-            for start in starts
-        ]
-        if not any((document.labels != IGNORE).any() for document in documents):
-            self._refuse(row, tokens)
-        return Encoded(documents, num_tokens > length and not splits, tokens.prompt)
+        capacity, num_tokens = self._data.sequence_length, len(tokens.ids)
+        if num_tokens > capacity and self._long_documents == "refuse":
+            raise UserError(
+                f"{row.origin} has {num_tokens} tokens, but data.sequence_length is {capacity} and "
+                "data.long_documents is refuse: raise data.sequence_length, shorten the row, or set "
+                "data.long_documents to cut or split"
+            )
+        parts = pieces(num_tokens, capacity, self._long_documents)
+        documents = [_document(tokens.ids[part], tokens.supervised[part]) for part in parts]
+        taught = [document for document in documents if (document.labels != IGNORE).any()]
+        if not taught:
+            self._refuse_untaught(row, tokens)
+        return Encoded(taught, num_tokens, len(documents) - len(taught), tokens.prompt)
 
-    def _refuse(self, row: Row, tokens: _Tokens) -> None:
+    def _refuse_untaught(self, row: Row, tokens: _Tokens) -> None:
         if not tokens.supervised[1:].any():
             raise UserError(f"{row.origin} has no token to learn: give it an answer or a text, or remove it")
         first = int(tokens.supervised[1:].argmax()) + 2
         raise UserError(
             f"{row.origin} has no token to learn: its answer begins at token {first}, beyond "
-            f"data.sequence_length {self._data.sequence_length}. Raise data.sequence_length, or shorten or remove "
-            "the row"
+            f"data.sequence_length {self._data.sequence_length}. Raise data.sequence_length, set "
+            "data.long_documents to split, or shorten or remove the row"
         )
 
 

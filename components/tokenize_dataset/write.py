@@ -29,7 +29,9 @@ class SampleCounts:
     max_token_id: int
 
 
-def write_samples(path: Path, documents: Sequence[Document], sequence_length: int) -> SampleCounts:
+def write_samples(
+    path: Path, documents: Sequence[Document], sequence_length: int, packing: str = "best_fit"
+) -> SampleCounts:
     """Pack documents and write them as an Arrow IPC file.
 
     A row is one sample: input_ids and labels (already shifted, see `Document`) of its documents one after
@@ -39,8 +41,12 @@ def write_samples(path: Path, documents: Sequence[Document], sequence_length: in
         path: File to write.
         documents: Not empty.
         sequence_length: Most tokens in a sample.
+        packing: `data.packing`.
     """
-    samples = pack([len(document.input_ids) for document in documents], sequence_length)
+    if packing == "none":
+        samples = [[index] for index in range(len(documents))]
+    else:
+        samples = pack([len(document.input_ids) for document in documents], sequence_length)
     at_once = max(1, _TOKENS_AT_ONCE // sequence_length)
     with pa.ipc.new_file(path, _SCHEMA) as writer:
         for start in range(0, len(samples), at_once):

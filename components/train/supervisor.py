@@ -18,8 +18,9 @@ from training.config import RunConfig
 from training.device import processes_per_node
 from training.errors import EXIT_INTERRUPTED, EXIT_INVALID, UserError
 from training.events import EventReader, Incident, Span, TrainStep, read_events
-from training.run_folder import RunFolder, RunInputs
+from training.run_folder import RunFolder
 from training.store import MANIFEST, about, write_atomically
+from training.vocabulary import embedding_rows
 
 _POLL_S = 0.3
 
@@ -35,7 +36,7 @@ def supervise(step: Step) -> tuple[Path, dict[str, Any]]:
         StepFailed: The attempts are used up; the message holds the first failing rank's last words.
     """
     folder = step.folder
-    _check_vocabulary(folder.inputs())
+    _check_vocabulary(folder)
     if (folder.model / MANIFEST).is_file():
         _check_origin(folder)
         step.detail = "trained before; nothing to do"
@@ -54,15 +55,10 @@ def supervise(step: Step) -> tuple[Path, dict[str, Any]]:
     return folder.model, facts
 
 
-def _check_vocabulary(inputs: RunInputs) -> None:
-    """Refuse tokens that the model has no embedding for; on a rank they would be an index error."""
-    model, dataset = about(inputs.model), about(inputs.dataset)
-    if dataset["max_token_id"] >= model["vocab_size"]:
-        raise UserError(
-            f"the data has the token {dataset['max_token_id']}, but the model's vocabulary ends at "
-            f"{model['vocab_size'] - 1}: its tokenizer belongs to another model. Set model.name to a model whose "
-            "tokenizer fits it, or resize its embedding"
-        )
+def _check_vocabulary(folder: RunFolder) -> None:
+    """Refuse tokens that the model will have no embedding for, before any rank starts."""
+    inputs = folder.inputs()
+    embedding_rows(about(inputs.model), about(inputs.dataset), folder.config().model.resize_vocabulary)
 
 
 def _check_origin(folder: RunFolder) -> None:

@@ -86,6 +86,50 @@ def test_a_run_is_told_line_by_line_where_there_is_no_terminal():
     assert view.told_failure is False
 
 
+MEASURED = {
+    "worst_rank_loss": 3.0,
+    "num_positions": 5120,
+    "flops": 1e14,
+    "peak_tflops": 400.0,
+}
+
+
+def test_all_that_a_trainer_measures_is_told():
+    _, output = show(
+        [
+            start("train"),
+            train_step(1, **MEASURED),
+            Evaluation(name="step", step=1, loss=2.75, num_supervised=9),
+            train_step(2, **{**MEASURED, "worst_rank_loss": 2.5001}),
+        ]
+    )
+    facts = "8,192 tokens/s  80 % filled  MFU 50 %  1.2 GiB a rank  4 s left"
+    assert output.splitlines()[1:] == [
+        f"    step 1/10  loss 2.500 (worst rank 3.000)  {facts}",
+        "    held-out loss 2.750 after step 1",
+        f"    step 2/10  loss 2.500  {facts}",
+    ]
+
+
+def test_a_terminal_shows_the_newest_step_and_held_out_loss():
+    console = terminal()
+    with ProgressView(console) as view:
+        view.show(start("train"))
+        view.show(train_step(2, **MEASURED))
+        view.show(Evaluation(name="step", step=2, loss=2.75, num_supervised=9))
+        assert view._live is not None
+        lines = [line.rstrip() for line in plain_lines(console, view._live.renderable)]
+        assert lines[1].endswith("2/10 loss 2.500 (worst rank 3.000)")
+        assert lines[2:] == [
+            "            8,192 tokens/s  80 % filled  MFU 50 %  1.2 GiB a rank  4 s left",
+            "            held-out loss 2.750 after step 2",
+        ]
+
+
+def plain_lines(console, renderable):
+    return ["".join(part.text for part in line) for line in console.render_lines(renderable)]
+
+
 def test_a_step_that_failed_is_told_with_its_whole_error():
     view, output = show([start("train"), end("train", ok=False, detail="rank 3 ended\nTheirError: [here]")])
     assert output.splitlines()[1:] == ["✗ train                1.2 s", "  rank 3 ended", "TheirError: [here]"]
@@ -158,6 +202,7 @@ def test_a_terminal_shows_any_order_of_events(quiet):
         Note(text="[/dim]\\"),
         Incident(what="[red]"),
         Evaluation(name="base", loss=1.0, num_supervised=1),
+        Evaluation(name="step", step=2, loss=1.0, num_supervised=1),
     ]
     with view:
         for events in itertools.permutations(kinds, 3):

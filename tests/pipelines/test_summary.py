@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pipelines.summary import print_summary
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
+from training.events import Evaluation, EventWriter, TrainStep
 from training.run_folder import RunFolder
 from training.store import seal
 
@@ -55,6 +56,58 @@ def test_a_finished_run_is_told_with_its_figures_an_example_and_where_things_are
 
 def test_a_run_without_figures_is_told_without_them(folder):
     assert summary(folder).splitlines() == ["", f"Report      {folder.evaluation / 'report.html'}"]
+
+
+def write_training(folder, heldout, **fields):
+    writer = EventWriter(folder.events, "rank-0", attempt=1)
+    for step in (1, 2, 3):
+        writer.write(
+            TrainStep(
+                step=step,
+                num_steps=3,
+                loss=4.0 - step,
+                grad_norm=1.0,
+                learning_rate=1e-4,
+                num_tokens=8000,
+                num_supervised=100,
+                seconds=2.0,
+                memory_gib=1.25,
+                **fields,
+            )
+        )
+    for step, loss in heldout.items():
+        writer.write(Evaluation(name="step", step=step, loss=loss, num_supervised=9))
+
+
+def test_the_training_is_told_as_far_as_it_was_measured(folder):
+    write_training(folder, heldout={})
+    assert summary(folder).splitlines()[1:-1] == [
+        "Training    loss 1.000 at step 3, 4,000 tokens/s, 1.2 GiB a rank"
+    ]
+
+
+def test_the_training_is_told_with_all_that_was_measured(folder):
+    measured = {
+        "worst_rank_loss": 1.5,
+        "num_positions": 10_000,
+        "flops": 2e14,
+        "peak_tflops": 400.0,
+    }
+    write_training(folder, heldout={1: 3.5, 2: 2.25, 3: 2.5}, **measured)
+    facts = "4,000 tokens/s, 80 % filled, MFU 25 %, 1.2 GiB a rank"
+    assert summary(folder).splitlines()[1:-1] == [
+        f"Training    loss 1.000 at step 3 (worst rank 1.500), {facts}",
+        "Held-out    loss 3.500 at step 1 → 2.500 at step 3, lowest 2.250 at step 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [({2: 2.5}, "loss 2.500 at step 2"), ({1: 3.5, 3: 2.5}, "loss 3.500 at step 1 → 2.500 at step 3")],
+)
+def test_a_held_out_loss_that_only_fell_has_no_lowest(folder, losses, told):
+    write_training(folder, heldout=losses)
+    assert f"Held-out    {told}" in summary(folder).splitlines()
 
 
 def test_a_run_that_failed_names_its_newest_log(folder):

@@ -7,7 +7,11 @@ from transformers import GPT2Config, LlamaConfig, MistralConfig
 
 from training.attention import choose_attention, document_attention
 
-CPU = torch.device("cpu")
+
+def bounds(*lengths):
+    """Document bounds and the longest length, as the model's keyword arguments."""
+    edges = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return {"cu_seq_lens_q": edges, "max_length_q": max(lengths)}
 
 
 def tensors(heads, key_heads, tokens=30, samples=2):
@@ -20,9 +24,8 @@ def tensors(heads, key_heads, tokens=30, samples=2):
 @pytest.mark.parametrize("key_heads", [4, 2])
 def test_equals_a_mask_over_the_whole_sample(window, key_heads):
     query, key, value = tensors(4, key_heads)
-    lengths = [[12, 1, 17], [30]]
     found, _ = document_attention(
-        torch.nn.Identity(), query, key, value, None, sliding_window=window, document_lengths=lengths
+        torch.nn.Identity(), query, key, value, None, sliding_window=window, **bounds(12, 1, 17, 30)
     )
     position = torch.arange(30)
     distance = position[:, None] - position[None, :]
@@ -39,7 +42,7 @@ def test_equals_a_mask_over_the_whole_sample(window, key_heads):
 def test_documents_cannot_see_each_other():
     query, key, value = tensors(4, 4, samples=1)
     value.requires_grad_()
-    output, _ = document_attention(torch.nn.Identity(), query, key, value, None, document_lengths=[[10, 20]])
+    output, _ = document_attention(torch.nn.Identity(), query, key, value, None, **bounds(10, 20))
     output[0, 10:].sum().backward()
     assert value.grad is not None
     assert value.grad[0, :, :10].abs().max() == 0
@@ -50,15 +53,14 @@ def test_documents_cannot_see_each_other():
 def test_forms_that_it_lacks_are_refused(extra):
     query, key, value = tensors(4, 4, samples=1)
     with pytest.raises(ValueError, match="use eager"):
-        document_attention(torch.nn.Identity(), query, key, value, None, document_lengths=[[30]], **extra)
+        document_attention(torch.nn.Identity(), query, key, value, None, **bounds(30), **extra)
 
 
 def test_auto_takes_documents_where_they_fit():
     from transformers import Gemma2Config
 
-    assert choose_attention("auto", LlamaConfig(), CPU) == "documents"
-    assert choose_attention("auto", GPT2Config(), CPU) == "documents"
-    assert choose_attention("auto", MistralConfig(), CPU) == "documents"
-    assert choose_attention("auto", Gemma2Config(), CPU) is None, "soft-capped scores need eager"
-    assert choose_attention("auto", LlamaConfig(), torch.device("cuda")) is None
-    assert choose_attention("sdpa", LlamaConfig(), CPU) == "sdpa"
+    assert choose_attention("auto", LlamaConfig()) == "documents"
+    assert choose_attention("auto", GPT2Config()) == "documents"
+    assert choose_attention("auto", MistralConfig()) == "documents"
+    assert choose_attention("auto", Gemma2Config()) is None, "soft-capped scores need eager"
+    assert choose_attention("sdpa", LlamaConfig()) == "sdpa"

@@ -224,3 +224,29 @@ def test_two_processes_that_write_at_once_lose_nothing(folder):
         numbers = [int(event.text.split()[1]) for event in seen if event.source == name]
         assert numbers == list(range(500))
     assert len(read_events(folder)) == 1000
+
+
+def test_a_step_says_where_its_time_went():
+    step = TrainStep(
+        step=1,
+        num_steps=2,
+        loss=1.0,
+        grad_norm=1.0,
+        learning_rate=1e-4,
+        num_tokens=8,
+        num_supervised=4,
+        seconds=2.0,
+        memory_gib=1.0,
+    )
+    assert step.split == {}
+    timed = step.model_copy(update={"data_s": 0.25, "compute_s": 1.0, "checkpoint_s": 0.5})
+    assert timed.split == {
+        "data": 0.25,
+        "compute": 1.0,
+        "optimizer": 0.0,
+        "checkpoint": 0.5,
+        "evaluation": 0.0,
+        "other": 0.25,
+    }
+    # Clocks of different ranks, each the slowest's, may add up to more than the step.
+    assert timed.model_copy(update={"seconds": 1.0}).split["other"] == 0.0

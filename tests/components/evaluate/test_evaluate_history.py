@@ -6,10 +6,11 @@ from components.evaluate.formats import (
     as_percent,
     as_perplexity,
     as_rate,
+    as_tflops,
     as_tick,
 )
 from components.evaluate.history import read_history
-from training.events import EventWriter, Incident, Span, TrainStep
+from training.events import Evaluation, EventWriter, Incident, Span, TrainStep
 
 
 def train_step(step, loss, time, seconds=1.0):
@@ -49,10 +50,56 @@ def test_later_attempt_counts(tmp_path):
     assert history.seconds == 4
 
 
+def test_held_out_losses_of_the_training(tmp_path):
+    first = EventWriter(tmp_path, "rank-0", attempt=1)
+    for step in (2, 4):
+        first.write(Evaluation(time=1000.0 + step, name="step", step=step, loss=step, num_supervised=9))
+    EventWriter(tmp_path, "evaluate").write(Evaluation(name="base", loss=99.0, num_supervised=9))
+    # The clock of the second attempt's node is behind.
+    second = EventWriter(tmp_path, "rank-0-again", attempt=2)
+    for step in (4, 6):
+        second.write(Evaluation(time=500.0 + step, name="step", step=step, loss=10 * step, num_supervised=9))
+    losses = {step: evaluation.loss for step, evaluation in read_history(tmp_path).heldout.items()}
+    assert losses == {2: 2, 4: 40, 6: 60}
+    assert list(losses) == [2, 4, 6]
+
+
+def test_speed_where_it_was_measured(tmp_path):
+    writer = EventWriter(tmp_path, "rank-0", attempt=1)
+    writer.write(train_step(1, loss=1.0, time=1.0))
+    before = read_history(tmp_path)
+    assert (before.fill, before.tflops_per_device, before.mfu, before.split) == (None, None, None, {})
+    for step in (2, 3, 4):
+        measured = {
+            "num_positions": 1000,
+            "num_devices": 2,
+            "data_s": 0.25,
+            "compute_s": 0.5,
+            "flops": step * 1e12,
+            "peak_tflops": 10,
+        }
+        writer.write(train_step(step, loss=1.0, time=step).model_copy(update=measured))
+    history = read_history(tmp_path)
+    assert history.tokens_per_s_per_device == (100 + 150) / 2
+    assert history.supervised_tokens_per_s == 50
+    assert history.fill == (200 + 300 + 400) / 3000
+    assert history.tflops_per_device == 1.5
+    assert history.mfu == 0.15
+    assert history.split == {
+        "data": 0.75,
+        "compute": 1.5,
+        "optimizer": 0,
+        "checkpoint": 0,
+        "evaluation": 0,
+        "other": 0.75,
+    }
+
+
 def test_no_events(tmp_path):
     history = read_history(tmp_path / "events")
     assert history.steps == history.attempts == ()
-    assert history.tokens_per_s is history.peak_memory_gib is history.ended is None
+    assert history.tokens_per_s is history.peak_memory_gib is history.ended is history.fill is history.mfu is None
+    assert history.split == history.heldout == {}
 
 
 @pytest.mark.parametrize(
@@ -77,6 +124,9 @@ def test_no_events(tmp_path):
         (as_rate(0), "0"),
         (as_tick(200_000), "200k"),
         (as_tick(0.5), "0.5"),
+        (as_tflops(411.7), "412"),
+        (as_tflops(41.23), "41.2"),
+        (as_tflops(0.03123), "0.0312"),
     ],
 )
 def test_figures_for_people(text, expected):

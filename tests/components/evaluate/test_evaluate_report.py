@@ -8,7 +8,7 @@ from components.evaluate.history import Attempt, History
 from components.evaluate.report import ReportData, dataset_facts, judge, render_report
 from components.evaluate.results import Generation, ModelResult
 from training.config import RunConfig
-from training.events import Incident, TrainStep
+from training.events import Evaluation, Incident, TrainStep
 
 HOSTILE = '<script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)>"\'&{{ 7*7 }}'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -75,6 +75,28 @@ def history(count, resumed_at=None):
     return History(steps, tuple(attempts), num_repeated=1 if resumed_at else 0)
 
 
+def measured(found, every=10):
+    """The same training, by a trainer that measures more."""
+    more = {
+        "num_positions": 1250,
+        "num_devices": 4,
+        "data_s": 0.0625,
+        "compute_s": 0.25,
+        "optimizer_s": 0.125,
+        "flops": 2e14,
+        "peak_tflops": 400.0,
+    }
+    return replace(
+        found,
+        steps=tuple(step.model_copy(update=more) for step in found.steps),
+        heldout={
+            step.step: Evaluation(name="step", step=step.step, loss=3.5 - step.step / 100, num_supervised=1234)
+            for step in found.steps
+            if step.step % every == 0
+        },
+    )
+
+
 @pytest.fixture
 def data():
     config = RunConfig.model_validate({"model": {"name": "org/tiny"}, "data": {"train": "qa.jsonl"}})
@@ -116,6 +138,33 @@ def test_any_number_of_steps(data, steps):
     html = render_report(replace(data, history=found))
     assert Page(html).tags.count("svg") == (3 if steps else 0)
     assert len(html) < 120_000
+
+
+@pytest.mark.parametrize("steps", [1, 60, 3000])
+def test_what_a_trainer_measures_besides_is_shown(data, steps):
+    html = render_report(replace(data, history=measured(history(steps), every=1)))
+    page = Page(html)
+    assert page.tags.count("svg") == 4
+    assert len(html) < 200_000
+    for words in (
+        "over 1,234 tokens",
+        f"held-out loss went from 3.490 at step 1 to {3.5 - steps / 100:.3f} at step {steps}",
+        "data 12 %, compute 50 %, optimizer 25 %, other 12 %",
+        "Tokens per second and device 500",
+        "Supervised tokens per second 600",
+        "Computed positions filled 80 %",
+        "Model TFLOP/s per device 100",
+        "Published peak, TFLOP/s 400",
+        "Model FLOPs utilisation 25 %",
+    ):
+        assert words in page.words
+
+
+def test_what_was_not_measured_is_not_shown(data):
+    words = Page(render_report(data)).words
+    assert "Supervised tokens per second 600" in words
+    for absent in ("while training", "Where the time went", "positions filled", "TFLOP/s", "utilisation"):
+        assert absent not in words
 
 
 def test_hostile_text_is_only_text(data):

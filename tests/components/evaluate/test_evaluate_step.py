@@ -16,9 +16,9 @@ def loaded(monkeypatch):
     folders = []
     load = measure_module.load_model
 
-    def recorded(folder, settings):
+    def recorded(folder, *args):
         folders.append(folder.name)
-        return load(folder, settings)
+        return load(folder, *args)
 
     monkeypatch.setattr(measure_module, "load_model", recorded)
     return folders

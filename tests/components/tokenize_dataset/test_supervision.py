@@ -205,24 +205,71 @@ def test_texts_begin_with_the_token_that_the_model_expects():
     assert encoded.prompt["question"] == "a"
 
 
+def letters(count):
+    return " ".join(chr(ord("a") + n % 26) for n in range(count))
+
+
+def predicted(encoded, tokenizer):
+    labels = [int(label) for document in encoded.documents for label in document.labels if label != -100]
+    return " ".join(tokenizer.convert_ids_to_tokens(labels))
+
+
+@pytest.mark.parametrize("long_documents", ["auto", "split"])
 @pytest.mark.parametrize("num_words", [7, 8, 14, 15, 16, 40])
-def test_a_long_text_is_split_and_each_of_its_tokens_predicted_once(num_words):
+def test_a_long_text_is_split_and_each_of_its_tokens_predicted_once(num_words, long_documents):
     tokenizer = tiny_tokenizer()
-    words = [chr(ord("a") + n % 26) for n in range(num_words)]
-    (encoded,) = encode([{"text": " ".join(words)}], tokenizer, format="text", sequence_length=8)
-    assert not encoded.truncated
-    predicted = [int(label) for document in encoded.documents for label in document.labels if label != -100]
-    assert tokenizer.convert_ids_to_tokens(predicted) == [*words[1:], "<|end|>"]
+    options = {"format": "text", "sequence_length": 8, "long_documents": long_documents}
+    (encoded,) = encode([{"text": letters(num_words)}], tokenizer, **options)
+    assert predicted(encoded, tokenizer) == f"{letters(num_words)[2:]} <|end|>"
+    assert (encoded.num_tokens, encoded.num_unsupervised) == (num_words + 1, 0)
     for document in encoded.documents:
         assert 2 <= len(document.input_ids) <= 8
         assert_shifted(document)
 
 
-def test_a_long_answer_is_cut_and_counted():
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"format": "chat", **chat("a", letters(20))},
+        {"format": "prompt_completion", "prompt": "a b c", "completion": letters(20)},
+        {"format": "text", "text": f"a {letters(20)}"},
+    ],
+    ids=lambda row: row["format"],
+)
+def test_every_format_is_cut_split_or_refused(row):
+    tokenizer = tiny_tokenizer()
+    options = {"format": row["format"], "sequence_length": 8}
+    (whole,) = encode([row], tokenizer, format=row["format"], sequence_length=64)
+    (cut,) = encode([row], tokenizer, long_documents="cut", **options)
+    (split,) = encode([row], tokenizer, long_documents="split", **options)
+    assert cut.num_tokens == split.num_tokens == whole.num_tokens
+    assert len(cut.documents) == 1 < len(split.documents)
+    assert cut.documents[0].input_ids.tolist() == whole.documents[0].input_ids[:8].tolist()
+    assert predicted(split, tokenizer) == predicted(whole, tokenizer) == f"{letters(20)} <|end|>"
+    assert predicted(whole, tokenizer).startswith(predicted(cut, tokenizer))
+    assert cut.prompt == split.prompt == whole.prompt
+    short = {**row, "text": "a", "completion": "b", **chat("a", "b")}
+    with pytest.raises(UserError, match=rf"line 2 has {whole.num_tokens} tokens, but .* is 8 .* to cut or split"):
+        encode([short, row], tokenizer, long_documents="refuse", **options)
+    just_fits = {**options, "sequence_length": whole.num_tokens, "long_documents": "refuse"}
+    assert len(encode([row], tokenizer, **just_fits)) == 1
+
+
+def test_pieces_without_a_supervised_token_are_dropped_and_counted():
+    tokenizer = tiny_tokenizer()
+    # 1 + 20 + 2 tokens before the first answer, and as many between the two.
+    row = chat(letters(20), "y z", letters(20), "b")
+    (encoded,) = encode([row], tokenizer, sequence_length=8, long_documents="split")
+    assert encoded.num_unsupervised > 2
+    assert all((document.labels != -100).any() for document in encoded.documents)
+    assert predicted(encoded, tokenizer) == "y z <|end|> b <|end|>"
+
+
+def test_a_long_answer_is_cut():
     tokenizer = tiny_tokenizer()
     rows = [chat("a", "b c d e f g h i j"), chat("a", "b")]
     long, short = encode(rows, tokenizer, sequence_length=8)
-    assert (long.truncated, short.truncated) == (True, False)
+    assert (long.num_tokens, short.num_tokens) == (14, 6)
     assert tokenizer.decode(long.documents[0].input_ids) == "<|user|> a <|end|> <|assistant|> b c d e"
     assert targets(long.documents[0], tokenizer) == ["b c d e"]
     assert_shifted(long.documents[0])
@@ -231,9 +278,10 @@ def test_a_long_answer_is_cut_and_counted():
 def test_an_answer_beyond_the_sample():
     rows = [chat("a", "b"), chat("a b c d e f g h", "i")]
     with pytest.raises(
-        UserError, match=r"line 2 has no token to learn: its answer begins at token 12, beyond .* 8"
+        UserError, match=r"line 2 has no token to learn: its answer begins at token 12, beyond .* 8.* to split"
     ):
         encode(rows, tiny_tokenizer(), sequence_length=8)
+    assert len(encode(rows, tiny_tokenizer(), sequence_length=8, long_documents="split")) == 2
 
 
 def test_an_answer_that_begins_with_the_last_token_of_the_sample_is_learned():

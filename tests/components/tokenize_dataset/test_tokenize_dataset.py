@@ -58,6 +58,7 @@ def test_the_published_folder(step_for, write_rows):
         assert facts[f"num_{name}_tokens"] == sum(len(row["input_ids"]) for row in rows)
         assert facts[f"num_{name}_supervised"] == sum(label != -100 for row in rows for label in row["labels"])
         assert facts[f"num_{name}_rows"] == sum(len(row["lengths"]) for row in rows)
+    assert (facts["packing"], facts["num_train_documents"]) == ("best_fit", facts["num_train_rows"])
     assert facts["fill"] == facts["num_train_tokens"] / (len(train) * 32)
     assert facts["source"] == str(path)
     assert facts["revision"].startswith("sha256:")
@@ -103,6 +104,8 @@ def test_the_key_changes_with_all_that_the_samples_are_made_from_and_with_nothin
     # Neither the file's name nor settings of another format.
     copy = shutil.copyfile(path, tmp_path / "copy.jsonl")
     assert tokenize(step_for(copy, "copy", text_column="other", prompt_column="other")).name == key
+    # Nor the name of what is chosen anyway.
+    assert tokenize(step_for(path, "cut", long_documents="cut")).name == key
     # Nor the model's weights.
     other_weights = shutil.copytree(tiny_model, tmp_path / "other-weights")
     (other_weights / "model.safetensors").write_bytes(b"")
@@ -119,6 +122,8 @@ def test_the_key_changes_with_all_that_the_samples_are_made_from_and_with_nothin
             lambda run: step_for(path, run, heldout_fraction=0.4),
             lambda run: step_for(path, run, sequence_length=40),
             lambda run: step_for(path, run, max_train_rows=10),
+            lambda run: step_for(path, run, packing="none"),
+            lambda run: step_for(path, run, long_documents="split"),
             lambda run: step_for(path, run, model=other_template),
         ],
         start=1,
@@ -139,8 +144,44 @@ def test_a_heldout_file(step_for, write_rows):
 def test_rows_that_are_cut_are_told(step_for, write_rows):
     step = step_for(write_rows(chats(60)), sequence_length=10)
     facts = about(tokenize(step))
-    assert facts["num_truncated"] > 0
-    assert "lost their end" in step.notes[-1]
+    assert facts["num_truncated"] > 0 == facts["num_split"]
+    assert step.notes[-1].startswith(f"{facts['num_truncated']} rows were longer") and "lost" in step.notes[-1]
+
+
+def test_rows_that_are_split_are_told(step_for, write_rows):
+    rows = chats(60)
+    rows[:30] = [
+        {"messages": [{"role": "user", "content": "a " * (20 + n)}, {"role": "assistant", "content": "b"}]}
+        for n in range(30)
+    ]
+    step = step_for(write_rows(rows), sequence_length=10, long_documents="split")
+    folder = tokenize(step)
+    facts = about(folder)
+    assert facts["num_split"] >= 30 and facts["num_truncated"] == 0
+    assert facts["num_unsupervised_dropped"] > 30
+    assert facts["num_train_documents"] == sum(len(row["lengths"]) for row in samples(folder, "train.arrow"))
+    split, dropped = step.notes[-2:]
+    assert split == f"{facts['num_split']} rows were longer than data.sequence_length and were split"
+    assert dropped.startswith(f"{facts['num_unsupervised_dropped']} of the pieces were dropped")
+
+
+def test_without_packing_every_document_is_a_sample(step_for, write_rows):
+    path = write_rows(chats(60))
+    step = step_for(path, packing="none")
+    alone = tokenize(step)
+    packed = tokenize(step_for(path, "packed"))
+    facts, of_packed = about(alone), about(packed)
+    for name in ("train", "heldout"):
+        rows = samples(alone, f"{name}.arrow")
+        assert len(rows) == facts[f"num_{name}_rows"] == facts[f"num_{name}_samples"]
+        assert all(row["lengths"] == [len(row["input_ids"])] for row in rows)
+        # The same documents, otherwise arranged.
+        assert facts[f"num_{name}_tokens"] == of_packed[f"num_{name}_tokens"]
+    assert facts["heldout_fingerprint"] == of_packed["heldout_fingerprint"]
+    assert (facts["packing"], facts["fill"]) == ("none", None)
+    mean = facts["num_train_tokens"] / facts["num_train_rows"]
+    says = f"{len(samples(alone, 'train.arrow'))} samples of one document each, {mean:,.0f} tokens on average, "
+    assert says in step.notes[0]
 
 
 @pytest.mark.parametrize("data_format", ["text", "prompt_completion"])

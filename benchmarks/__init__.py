@@ -1,0 +1,1 @@
+"""Measurements of Shardline against others, against the machine, and against itself."""

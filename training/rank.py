@@ -1,0 +1,237 @@
+"""One rank's way through an attempt, from the process group to the exported model."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+import transformers
+from transformers import PreTrainedModel
+
+from training import checkpoint
+from training.build import build_model
+from training.config import check_world_size
+from training.data import PackedDataset, check_lengths
+from training.device import collective_backend, default_device
+from training.errors import UserError
+from training.events import Evaluation, EventWriter, Note, Span, TrainStep
+from training.initialize import init_weights
+from training.isolation import check_isolation
+from training.lora import init_adapters
+from training.lora_export import export_adapter, export_merged
+from training.model import (
+    copy_companions,
+    export_weights,
+    load_weights,
+    num_parameters,
+    num_trainable,
+    source_dtype,
+)
+from training.optim import make_optimizer
+from training.precision import resolve_precision
+from training.run_folder import RunFolder
+from training.step_line import format_step
+from training.store import about, remove, rename_into_place, seal
+from training.trainer import Trainer
+from training.vocabulary import embedding_rows
+
+_COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+
+
+class StopRequest(Protocol):
+    """How a rank learns that it should stop.
+
+    Attributes:
+        asked: A stop was asked for.
+    """
+
+    asked: bool
+
+    def arm(self) -> None:
+        """From here on, there is something to save."""
+
+
+class Rank:
+    """One rank of an attempt.
+
+    Args:
+        folder: The run.
+        events: This rank's.
+        attempt: Counted from 1.
+        stop: How it learns that it should stop.
+    """
+
+    def __init__(self, folder: RunFolder, events: EventWriter, attempt: int, stop: StopRequest) -> None:
+        self.folder = folder
+        self.events = events
+        self.attempt = attempt
+        self.stop = stop
+        self.config = folder.config()
+        self.inputs = folder.inputs()
+        self.device = default_device()
+        self.compute = resolve_precision(self.config.training.precision, self.device)
+        self.is_leader = int(os.environ["RANK"]) == 0
+
+    def run(self) -> bool:
+        """Train; whether the plan was finished.
+
+        Raises:
+            UserError: Something that the user can mend.
+        """
+        transformers.logging.set_verbosity_error()
+        transformers.logging.disable_progress_bar()
+        torch.manual_seed(self.config.training.seed)
+        if self.device.type != "cpu":
+            torch.accelerator.set_device_index(self.device.index)
+        dist.init_process_group(collective_backend(self.device), timeout=_COLLECTIVE_TIMEOUT)
+        with self._span("load"):
+            trainer, checkpointer = self._prepare()
+        self.stop.arm()
+        finished = self._train(trainer, checkpointer)
+        if finished:
+            with self._span("export"):
+                self._export(trainer.model)
+        # Nobody leaves before all are done: a launcher may take the first to leave as the end of the job.
+        dist.barrier()
+        # Not after a failure: it could wait for ranks that are gone.
+        dist.destroy_process_group()
+        return finished
+
+    def _prepare(self) -> tuple[Trainer, checkpoint.Checkpointer]:
+        config, inputs = self.config, self.inputs
+        try:
+            check_world_size(config, dist.get_world_size())
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        dataset = PackedDataset(inputs.dataset / "train.arrow")
+        heldout = None
+        if config.evaluation.every_steps is not None:
+            heldout = PackedDataset(inputs.dataset / "heldout.arrow")
+        model = build_model(config, inputs.model, self.device, self.compute, self._num_rows())
+        for samples in (dataset, heldout):
+            if samples is not None:
+                check_lengths(samples, model.config)
+        optimizer = make_optimizer(model, config.training)
+        trainer = Trainer(config, model, optimizer, dataset, heldout, self.device, self.compute)
+        identity = {"model": inputs.model.name, "dataset": inputs.dataset.name}
+        self._fill(trainer, identity)
+        check_isolation(model, self.device)
+        self._describe(trainer)
+        return trainer, checkpoint.Checkpointer(
+            self.folder.checkpoints,
+            model,
+            optimizer,
+            identity,
+            config.checkpoint,
+            self.attempt,
+            on_written=lambda seconds: self.events.write(
+                Span(name="checkpoint_write", phase="end", seconds=seconds)
+            ),
+        )
+
+    def _num_rows(self) -> int:
+        """Rows of the embedding, after a check that every token of the data has one."""
+        facts = about(self.inputs.model), about(self.inputs.dataset)
+        return embedding_rows(*facts, self.config.model.resize_vocabulary)
+
+    def _fill(self, trainer: Trainer, identity: dict[str, str]) -> None:
+        """Give the model its values: from the newest checkpoint, or those that training begins with."""
+        model, config = trainer.model, self.config
+        saved, damaged = checkpoint.choose(self.folder.checkpoints)
+        for name in damaged:
+            self._note(f"{name} is damaged and was moved to damaged-{name}")
+        uses_lora = config.training.method == "lora"
+        # A checkpoint has what is trained, so beside adapters the base comes from the store.
+        if saved is None or uses_lora:
+            if config.model.init == "random":
+                init_weights(model, config.training.seed)
+            else:
+                load_weights(model, self.inputs.model)
+        if saved is not None:
+            trainer.step = checkpoint.load(saved, model, trainer.optimizer, identity)
+            self._note(f"resumed from {saved.name}: step {trainer.step} of {trainer.plan.num_steps}")
+        elif uses_lora:
+            init_adapters(model, config.training.seed)
+
+    def _describe(self, trainer: Trainer) -> None:
+        config, model = self.config, trainer.model
+        trained = f", {num_trainable(model):,} of them trained" if config.training.method == "lora" else ""
+        self._note(
+            f"{num_parameters(model):,} parameters{trained}, {config.parallel.strategy} over "
+            f"{dist.get_world_size()} {self.device.type} ranks, {str(self.compute).removeprefix('torch.')}; "
+            f"{len(trainer.dataset)} samples, {trainer.plan.num_steps} steps"
+        )
+
+    def _train(self, trainer: Trainer, checkpointer: checkpoint.Checkpointer) -> bool:
+        def save(step: int, is_last: bool) -> None:
+            with self._span("checkpoint"):
+                checkpointer.save(step, block=is_last)
+
+        finished = trainer.run(
+            on_step=self._on_step,
+            on_evaluation=self._on_evaluation,
+            save=save,
+            stop_asked=lambda: self.stop.asked,
+        )
+        checkpointer.wait()
+        return finished
+
+    def _on_step(self, metrics: TrainStep) -> None:
+        if self.is_leader:
+            self.events.write(metrics)
+            print(format_step(metrics), flush=True)
+
+    def _on_evaluation(self, evaluation: Evaluation) -> None:
+        if self.is_leader:
+            self.events.write(evaluation)
+            print(f"step {evaluation.step}  held-out loss {evaluation.loss:.4f}", flush=True)
+
+    def _export(self, model: PreTrainedModel) -> None:
+        staging = self.folder.path / ".staging-model"
+        if self.is_leader:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir()
+        checkpoint.check_space(self.folder.path, dict(model.state_dict()), "the exported model")
+        self._write_model(model, staging)
+        if self.is_leader:
+            origin = {"base_model": self.inputs.model.name, "dataset": self.inputs.dataset.name}
+            seal(staging, {"run": self.folder.run, **origin})
+            remove(self.folder.model)
+            rename_into_place(staging, self.folder.model)
+            if not self.config.checkpoint.keep_after_finish:
+                checkpoint.remove_all(self.folder.checkpoints)
+
+    def _write_model(self, model: PreTrainedModel, staging: Path) -> None:
+        config, source = self.config, self.inputs.model
+        choice = config.training.export_dtype
+        dtype = source_dtype(source) if choice == "source" else resolve_precision(choice, self.device)
+        if config.training.method == "full":
+            export_weights(model, staging, dtype)
+        elif config.lora.export == "merged":
+            export_merged(model, source, staging, dtype)
+        else:
+            export_adapter(model, staging, dtype, config.model)
+        if self.is_leader:
+            copy_companions(source, staging, dtype, self._num_rows())
+
+    def _note(self, text: str) -> None:
+        if self.is_leader:
+            print(text, flush=True)
+            self.events.write(Note(text=text))
+
+    @contextlib.contextmanager
+    def _span(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        self.events.write(Span(name=name, phase="start"))
+        ok = False
+        try:
+            yield
+            ok = True
+        finally:
+            self.events.write(Span(name=name, phase="end", ok=ok, seconds=time.monotonic() - started))

@@ -1,0 +1,116 @@
+"""What a step has to say of itself, gathered from all ranks and read when the device is done with it.
+
+Reading a number from an accelerator holds up the host until the device has caught up, and the device then runs
+dry. So a step's numbers are collected on the device and copied to the host in the background, and the loop reads
+them a step later.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from training.clock import PhaseClock
+from training.device import exact_dtype, to_device
+
+_FIELDS = ("loss", "supervised", "tokens", "positions", "squared_lengths", "memory_bytes", "stop")
+
+
+@dataclass(frozen=True)
+class RankCounts:
+    """What one rank brought into a step.
+
+    Attributes:
+        supervised: Tokens that the loss is taken over.
+        tokens: Tokens, padding excluded.
+        positions: Positions that were computed.
+        squared_lengths: Sum of the squares of documents' lengths.
+        memory_bytes: Highest memory of this rank so far.
+        stop: Whether this rank was asked to stop.
+    """
+
+    supervised: int
+    tokens: int
+    positions: int
+    squared_lengths: int
+    memory_bytes: int
+    stop: bool
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """A step over all ranks.
+
+    Attributes:
+        loss: Nats per supervised token of the whole step.
+        rank_losses: The same of every rank; NaN for a rank that had none to learn from.
+        grad_norm: Global gradient norm before clipping.
+        supervised: Tokens that the loss is taken over.
+        tokens: Tokens, padding excluded.
+        positions: Positions that were computed.
+        squared_lengths: Sum of the squares of documents' lengths.
+        memory_bytes: Highest memory of any rank.
+        stop: Whether any rank was asked to stop.
+        seconds: Of every phase, on this rank.
+    """
+
+    loss: float
+    rank_losses: list[float]
+    grad_norm: float
+    supervised: int
+    tokens: int
+    positions: int
+    squared_lengths: int
+    memory_bytes: int
+    stop: bool
+    seconds: dict[str, float]
+
+
+class PendingReport:
+    """A report on its way to the host. Collective.
+
+    Args:
+        loss: This rank's share of the step's loss, a scalar on the device.
+        grad_norm: Global, a scalar on the device.
+        counts: Of this rank.
+        clock: Of the step, all phases marked.
+    """
+
+    def __init__(self, loss: torch.Tensor, grad_norm: torch.Tensor, counts: RankCounts, clock: PhaseClock) -> None:
+        device, dtype = loss.device, exact_dtype(loss.device)
+        known = [float(getattr(counts, name)) for name in _FIELDS[1:]]
+        mine = torch.cat([loss.to(dtype)[None], to_device(torch.tensor(known, dtype=dtype), device)])
+        gathered = mine.new_empty(dist.get_world_size() * len(_FIELDS))
+        dist.all_gather_into_tensor(gathered, mine)
+        norm = grad_norm.to(device, dtype)
+        self._gathered = gathered.view(-1, len(_FIELDS)).to("cpu", non_blocking=True)
+        self._norm = norm.to("cpu", non_blocking=True)
+        self._clock = clock
+        self._copied = None
+        if device.type != "cpu":
+            self._copied = torch.Event(device=device)
+            self._copied.record()
+
+    def read(self) -> StepReport:
+        """The report; waits until the device is done with the step."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        columns = dict(zip(_FIELDS, self._gathered.t().tolist(), strict=True))
+        total = {name: int(sum(columns[name])) for name in _FIELDS[1:]}
+        # A rank's share is its sum over the supervised tokens of all ranks.
+        rank_losses = [
+            share * total["supervised"] / own if own else float("nan")
+            for share, own in zip(columns["loss"], columns["supervised"], strict=True)
+        ]
+        return StepReport(
+            loss=sum(columns["loss"]),
+            rank_losses=rank_losses,
+            grad_norm=self._norm.item(),
+            supervised=total["supervised"],
+            tokens=total["tokens"],
+            positions=total["positions"],
+            squared_lengths=total["squared_lengths"],
+            memory_bytes=int(max(columns["memory_bytes"])),
+            stop=bool(total["stop"]),
+            seconds=self._clock.seconds(),
+        )
