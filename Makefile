@@ -6,16 +6,18 @@ BIN := $(VENV)/bin
 RECIPE ?= quickstart
 SET ?=
 TESTS ?= tests
+NAME :=
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format compile docs clean
+.PHONY: help setup run test bench lint format compile docs clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo '  make run RECIPE=my.yaml SET="training.epochs=2 training.seed=7"   another recipe, other settings'
 	@echo '  make test TESTS=tests/training                                    a part of the tests'
+	@echo '  make bench NAME=sft                                               one of the benchmarks'
 
 setup: $(STAMP) ## Create .venv with pinned versions of everything (the other targets do it when needed)
 
@@ -32,6 +34,9 @@ run: $(STAMP) ## Fine-tune, evaluate and register a small model on this machine
 
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest $(TESTS)
+
+bench: $(STAMP) ## Measure against other trainers, the machine, and itself (benchmarks/README.md)
+	$(BIN)/python -m benchmarks $(NAME)
 
 lint: $(STAMP) ## Check style and types
 	$(BIN)/ruff check .

@@ -32,7 +32,10 @@ What needs a GPU is measured by: python -m benchmarks.gpu --help"""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit code."""
     parser = argparse.ArgumentParser(
-        "python -m benchmarks", description=_HELP, epilog=_AFTER, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m benchmarks",
+        description=_HELP,
+        epilog=_AFTER,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run (default: all)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="default: %(default)s")
@@ -69,7 +72,7 @@ def _positive(text: str) -> int:
 
 
 def _steps(text: str) -> int:
-    from benchmarks.sft import WARMUP_STEPS
+    from benchmarks.result import WARMUP_STEPS
 
     number = int(text)
     if number <= WARMUP_STEPS:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+
+from benchmarks.hyperparameters import Hyperparameters
+from benchmarks.result import Result
+from benchmarks.workload import Work
 from components.tokenize_dataset.documents import Document
 from training.config import RunConfig
 from training.data import GlobalOrder
 from training.events import TrainStep, read_events
 from training.run_folder import RunFolder
 from training.store import seal
-
-from benchmarks.hyperparameters import Hyperparameters
-from benchmarks.result import Result
-from benchmarks.workload import Work
 
 
 def train(work: Work, hyper: Hyperparameters, precision: str, root: Path, **training: object) -> Result:
@@ -39,15 +39,15 @@ def train(work: Work, hyper: Hyperparameters, precision: str, root: Path, **trai
     )
 
 
-def make_run(
-    work: Work, hyper: Hyperparameters, precision: str, root: Path, **training: object
-) -> RunFolder:
+def make_run(work: Work, hyper: Hyperparameters, precision: str, root: Path, **training: object) -> RunFolder:
     """A run folder whose every step trains on the documents of a step of the work."""
     samples = [rank for step in work.steps for rank in step]
     dataset = root / "datasets" / "chats"
     dataset.mkdir(parents=True)
     write_in_order(dataset / "train.arrow", samples, hyper.seed)
-    seal(dataset, {})
+    # As the tokenizer step leaves it: the run makes sure that the model knows every token.
+    largest = max(int(document.input_ids.max()) for sample in samples for document in sample)
+    seal(dataset, {"max_token_id": largest})
     settings = {
         "max_steps": len(work.steps),
         "global_batch_size": len(work.steps[0]),

@@ -30,9 +30,7 @@ def main(job_file: str) -> None:
     """Train, and write what this rank saw to `rank-<n>.json` beside the job."""
     job = json.loads(Path(job_file).read_text())
     torch.manual_seed(job["arguments"]["seed"])
-    model = AutoModelForCausalLM.from_pretrained(
-        job["model"], dtype=torch.float32, attn_implementation="sdpa"
-    )
+    model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.float32, attn_implementation="sdpa")
     watch = _Watch()
     make = {"trainer": _trainer, "trl": _trl}[job["peer"]]
     trainer = make(job, model, Dataset.from_list(job["documents"]))
@@ -46,10 +44,10 @@ def main(job_file: str) -> None:
 
 def _trainer(job: dict[str, Any], model: Any, documents: Dataset) -> Trainer:
     tokenizer = AutoTokenizer.from_pretrained(job["model"])
+    # Padding is neither seen nor supervised, so that any token will do.
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
     collator = DataCollatorWithFlattening() if job["padding_free"] else DataCollatorForSeq2Seq(tokenizer)
-    return Trainer(
-        model, TrainingArguments(**job["arguments"]), train_dataset=documents, data_collator=collator
-    )
+    return Trainer(model, TrainingArguments(**job["arguments"]), train_dataset=documents, data_collator=collator)
 
 
 def _trl(job: dict[str, Any], model: Any, documents: Dataset) -> Trainer:
@@ -62,7 +60,7 @@ def _trl(job: dict[str, Any], model: Any, documents: Dataset) -> Trainer:
     return trainer
 
 
-class _Watch(TrainerCallback):  # type: ignore[misc]
+class _Watch(TrainerCallback):
     """Loss and wall time of every step; a step lasts from the end of the one before to its own."""
 
     def __init__(self) -> None:

@@ -1,16 +1,12 @@
 """The peers: transformers' Trainer and TRL's SFTTrainer under torchrun, each in its best setting."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from training.device import num_cores
-
 from benchmarks.hyperparameters import Hyperparameters
+from benchmarks.launch import torchrun
 from benchmarks.result import Result
 from benchmarks.workload import Work, peer_documents
 
@@ -57,19 +53,7 @@ def train(work: Work, hyper: Hyperparameters, precision: str, root: Path, settin
     }
     job_file = root / "job.json"
     job_file.write_text(json.dumps(job))
-    # torchrun's default is one thread a rank, which leaves cores idle where there are more than ranks.
-    threads = str(max(1, num_cores() // world_size))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={world_size}", "-m", "benchmarks.peer_rank", str(job_file)),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": threads, **setting.environment},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{setting.peer} failed:\n{done.stdout}\n{done.stderr}")
+    torchrun("benchmarks.peer_rank", str(job_file), world_size, setting.environment)
     ranks = [json.loads((root / f"rank-{rank}.json").read_text()) for rank in range(world_size)]
     steps = ranks[0]["steps"]
     return Result(

@@ -1,11 +1,14 @@
 """What every side trains on: the quick start's model and chats, dealt out to steps and ranks."""
 
+import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from components.download_model.download import download
 from components.step import Step
 from components.tokenize_dataset.documents import Document, Encoder
@@ -82,6 +85,7 @@ def peer_documents(work: Work) -> list[dict[str, Any]]:
 def _published_model(store: Path, config: RunConfig) -> Path:
     folder = RunFolder(store, "benchmarks")
     folder.create(config)
-    with Step("download_model", str(store), "benchmarks") as step:
+    # What the step has to say is not a figure.
+    with contextlib.redirect_stdout(sys.stderr), Step("download_model", str(store), "benchmarks") as step:
         return download(step)
     raise AssertionError("the step leaves the process when it fails")

@@ -1,7 +1,7 @@
 """The reference page of all settings, generated from `RunConfig`."""
 
 import json
-from typing import get_args
+from typing import get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -48,6 +48,8 @@ def _type(field: FieldInfo) -> str:
     options = [option for option in get_args(annotation) if option is not type(None)]
     if options and all(isinstance(option, str) for option in options):
         return ", ".join(f"`{option}`" for option in options)
+    if get_origin(annotation) is tuple:
+        return f"list of {options[0].__name__}"
     names = [option.__name__ for option in options] or [getattr(annotation, "__name__", str(annotation))]
     text = " or ".join(names) + (" or null" if type(None) in get_args(annotation) else "")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from components.evaluate.history import History, read_history
 from training.errors import EXIT_INTERRUPTED
+from training.history import History, read_history
 from training.run_folder import RunFolder
 from training.store import MANIFEST
 

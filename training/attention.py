@@ -134,25 +134,26 @@ def _one_by_one(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    tokens = query.shape[2]
+    samples, tokens = query.shape[0], query.shape[2]
+    edges = bounds.tolist()
+    lengths = [end - start for start, end in itertools.pairwise(edges)]
+    # Split and not sliced: each slice's gradient would be as large as all of them.
+    parts = (tensor.transpose(0, 1).flatten(1, 2).split(lengths, dim=1) for tensor in (query, key, value))
     documents = []
-    for start, end in itertools.pairwise(bounds.tolist()):
-        sample, first = divmod(start, tokens)
-        part = slice(first, first + end - start)
-        q, k, v = (tensor[sample : sample + 1, :, part] for tensor in (query, key, value))
-        mask = _window_mask(end - start, window, query.device)
+    for q, k, v in zip(*parts, strict=True):
+        mask = _window_mask(q.shape[1], window, query.device)
         document = nn.functional.scaled_dot_product_attention(
-            q,
-            k,
-            v,
+            q[None],
+            k[None],
+            v[None],
             attn_mask=mask,
             is_causal=mask is None,
             dropout_p=dropout,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        documents.append(document.transpose(1, 2))
-    return torch.cat(documents, dim=1).unflatten(1, (query.shape[0], tokens))[0]
+        documents.append(document.transpose(1, 2)[0])
+    return torch.cat(documents).unflatten(0, (samples, tokens))
 
 
 def _window_mask(length: int, window: int | None, device: torch.device) -> torch.Tensor | None:

@@ -93,8 +93,8 @@ class DataConfig(_Section):
 
     long_documents: Literal["auto", "cut", "split", "refuse"] = "auto"
     """What happens to documents of more than `sequence_length` tokens: `cut` at the end, and counted; `split`
-    into documents that begin anew; `refuse` stops the run and names the row. `auto`: `split` for the format
-    text, else `cut`."""
+    into documents that begin anew, less those in which nothing is supervised; `refuse` stops the run and names
+    the row. `auto`: `split` for the format text, else `cut`."""
 
     max_train_rows: int | None = Field(default=None, ge=1)
     """Use only the first rows of the training data, for a quick try. Unset: all."""

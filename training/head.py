@@ -171,8 +171,8 @@ def _chunk(
         loss = (log_sum - exact.gather(1, targets[:, None])).sum()
         if not with_gradient:
             return None, loss
-        # The gradient of cross-entropy: probabilities, less 1 at the target. In place, where the copy is ours.
-        gradient = exact.sub_(log_sum).exp_() if exact is not logits else (exact - log_sum).exp_()
+        # The gradient of cross-entropy: probabilities, less 1 at the target.
+        gradient = exact.sub_(log_sum).exp_()
         gradient.scatter_add_(1, targets[:, None], gradient.new_full((len(targets), 1), -1.0))
         return gradient.to(logits.dtype), loss
     if not with_gradient:

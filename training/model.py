@@ -112,8 +112,8 @@ def read_weights(model: PreTrainedModel, folder: Path, wanted: dict[str, torch.T
     for name, value in as_saved.items():
         if tuple(shapes[name]) != tuple(value.shape):
             raise UserError(
-                f"the model in {folder} has {name} of the shape {list(shapes[name])}, but by its config.json it is "
-                f"{list(value.shape)}: its files do not belong together, so download or copy it again"
+                f"the model in {folder} has {name} of the shape {list(shapes[name])}, but by its config.json it "
+                f"is {list(value.shape)}: its files do not belong together, so download or copy it again"
             )
     with _quiet_dcp():
         dcp.load(as_saved, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=not _is_distributed())

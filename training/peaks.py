@@ -92,7 +92,12 @@ def peak_tflops(device_name: str | None, precision: str) -> float | None:
     Returns:
         TFLOP/s. None: the device or the precision is not in the table, which is better than the figure of
         another: names that are nearly the same may differ by a factor, and a slice of a device (MIG) is no whole.
+
+    Raises:
+        ValueError: There is no such precision.
     """
+    if precision not in _PRECISIONS:
+        raise ValueError(f"the precision is {precision!r}, which is none of {', '.join(_PRECISIONS)}")
     name = _BRAND.sub("", device_name or "")
     for peak in _PEAKS:
         if re.fullmatch(peak.names, name):

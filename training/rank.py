@@ -116,7 +116,7 @@ class Rank:
         model = build_model(config, inputs.model, self.device, self.compute, self._num_rows())
         for samples in (dataset, heldout):
             if samples is not None:
-                check_lengths(samples, model.config)
+                check_lengths(samples, model.config, config.model.max_context)
         optimizer = make_optimizer(model, config.training)
         trainer = Trainer(config, model, optimizer, dataset, heldout, self.device, self.compute)
         identity = {"model": inputs.model.name, "dataset": inputs.dataset.name}

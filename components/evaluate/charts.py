@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from components.evaluate.formats import as_count, as_loss, as_percent, as_rate, as_tick
-from components.evaluate.history import History
 from training.events import TrainStep
+from training.history import History
 
 # Drawn in colours that nothing else has, each replaced by the variable of its name.
 _INK, _QUIET, _RULE, _TRAIN, _BASE, _TUNED = (f"#0a{n:02x}0b" for n in range(1, 7))

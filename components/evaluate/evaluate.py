@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from components.evaluate.formats import as_count, as_loss, as_perplexity
-from components.evaluate.history import History, read_history
 from components.evaluate.report import ReportData, render_report
 from components.evaluate.results import ModelName, ModelResult, load_result, save_result
 from components.evaluate.settings import Settings
@@ -15,6 +14,7 @@ from training.adapter_folder import is_adapter
 from training.config import RunConfig
 from training.errors import UserError
 from training.events import Evaluation
+from training.history import History, read_history
 from training.hub import quiet_libraries
 from training.run_folder import RunFolder, RunInputs
 from training.store import MANIFEST, Store, about, checksum, write_atomically

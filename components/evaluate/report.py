@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from components.evaluate import formats
 from components.evaluate.charts import Chart, loss_chart, memory_chart, split_chart, throughput_chart
-from components.evaluate.history import History
 from components.evaluate.results import ModelResult
 from training.config import RunConfig
+from training.history import History
 from training.resolve import to_yaml
 
 _UNCHANGED = 0.005

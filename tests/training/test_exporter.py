@@ -221,6 +221,7 @@ def _ask(port, query, until, timeout=60):
     return value
 
 
+@pytest.mark.slow
 def test_metrics_are_served_while_a_node_trains(make_run):
     port = free_port()
     run = make_run("a-run", training={"max_steps": 300}, cluster={"metrics_port": port})

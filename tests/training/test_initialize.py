@@ -10,6 +10,7 @@ from tests.doubles.architectures import CONFIGS
 from tests.runs import llama_config, run_ranks
 from training import initialize
 from training import model as engine
+from training.activation import checkpoint_activations
 from training.config import ParallelConfig
 from training.errors import UserError
 from training.initialize import draw_blocks, init_weights
@@ -85,6 +86,8 @@ def test_weights_are_independent_of_each_other_and_of_other_seeds(folder_of):
 def save_sharded(rank, folder, output, strategy, group):
     initialize._BLOCK = 1000  # several blocks in a weight, that end within rows and within shards
     model = engine.build_on_meta(folder, "auto", torch.float32)
+    # The names of wrapped modules are others, and their weights' names are not.
+    checkpoint_activations(model, "full")
     world = torch.distributed.get_world_size()
     parallel = ParallelConfig(strategy=strategy, shard_group_size=group)
     shard_model(model, make_mesh(parallel, CPU, world, world), strategy, torch.float32)

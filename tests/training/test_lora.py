@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 
 import pytest
 import torch
@@ -15,17 +16,20 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
-from tests.runs import llama_config, run_ranks, save_model
+from tests.runs import llama_config, packed_rows, run_ranks, save_model
 from training import model as engine
 from training.activation import checkpoint_activations
-from training.config import LoraConfig, ModelConfig, ParallelConfig, TrainingConfig
+from training.checkpoint import checkpoints
+from training.config import LoraConfig, ModelConfig, ParallelConfig, RunConfig, TrainingConfig
+from training.data import GlobalOrder
 from training.errors import UserError
-from training.lora import adapter_weights, add_adapters, init_adapters
+from training.lora import adapter_weights, add_adapters, init_adapters, name_in_peft
 from training.lora_export import export_adapter, export_merged
-from training.optim import clip_gradients, make_optimizer
+from training.optim import clip_gradients, learning_rate, make_optimizer
 from training.precision import master_dtype
 from training.sharding import make_mesh, shard_model
 from training.shards import local_rows
+from training.trainer import make_plan
 
 # peft asks transformers for something by its former name, and is not told that GPT-2's matrices are transposed.
 pytestmark = pytest.mark.filterwarnings("ignore:.*(is_gradient_checkpointing|fan_in_fan_out)")
@@ -59,6 +63,7 @@ CONFIGS = {
 }
 # Of three ranks, one holds nothing of an A.
 LORA = LoraConfig(rank=2, alpha=3.5)
+MAX_NORM = 0.01
 TRAINING = TrainingConfig(learning_rate=0.01, weight_decay=0.1)
 IDS = torch.randint(0, 96, (6, 16), generator=torch.Generator().manual_seed(3))
 SEED = 7
@@ -82,7 +87,7 @@ def step(model, optimizer, ids):
     logits = model(input_ids=ids).logits[:, :-1]
     loss = F.cross_entropy(logits.flatten(0, 1).to(torch.float64), ids[:, 1:].flatten(), reduction="sum")
     (loss / IDS[:, 1:].numel()).backward()
-    clip_gradients(model, 0.5)
+    clip_gradients(model, MAX_NORM)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
@@ -97,29 +102,40 @@ def gathered(tensors):
     }
 
 
-def reference(folder, num_steps):
-    """peft and torch's plain AdamW in one process; the adapters by their names in the model."""
+def plain_peft(folder, lora, training):
+    """peft and torch's plain AdamW in one process: base with its adapters, and optimizer."""
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
-    settings = PeftConfig(r=LORA.rank, lora_alpha=LORA.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    settings = PeftConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules="all-linear", task_type="CAUSAL_LM")
     model = get_peft_model(base, settings).train()
     assert {p.dtype for p in model.parameters()} == {torch.float64}
-    init_adapters(base, SEED)
-    trainable = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
-        trainable,
-        lr=TRAINING.learning_rate,
-        weight_decay=TRAINING.weight_decay,
-        betas=(TRAINING.adam_beta1, TRAINING.adam_beta2),
-        eps=TRAINING.adam_eps,
+        [p for p in model.parameters() if p.requires_grad],
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_eps,
         foreach=False,
     )
+    return base, optimizer
+
+
+def plain_step(model, optimizer, loss, max_norm):
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    assert norm > max_norm, "clipping is not exercised"
+    optimizer.step()
+    optimizer.zero_grad()
+    return norm.item()
+
+
+def reference(folder, num_steps):
+    """The adapters after some steps in one process, by their names in the model."""
+    base, optimizer = plain_peft(folder, LORA, TRAINING)
+    init_adapters(base, SEED)
     for _ in range(num_steps):
         # Not with `labels`, of which transformers takes the loss in fp32.
-        logits = model(input_ids=IDS).logits[:, :-1]
-        F.cross_entropy(logits.flatten(0, 1), IDS[:, 1:].flatten()).backward()
-        torch.nn.utils.clip_grad_norm_(trainable, 0.5)
-        optimizer.step()
-        optimizer.zero_grad()
+        logits = base(input_ids=IDS).logits[:, :-1]
+        plain_step(base, optimizer, F.cross_entropy(logits.flatten(0, 1), IDS[:, 1:].flatten()), MAX_NORM)
     return gathered(adapter_weights(base))
 
 
@@ -141,9 +157,7 @@ def train_as_reference(rank, folder, checkpointing, expected):
         assert torch.equal(base[name], value.to(torch.float64)), name
 
 
-@pytest.mark.parametrize(
-    ("name", "world_size", "checkpointing"), [("llama", 2, "none"), ("llama-tied", 3, "full"), ("gpt2", 3, "none")]
-)
+@pytest.mark.parametrize(("name", "world_size", "checkpointing"), [("llama-tied", 3, "full"), ("gpt2", 2, "none")])
 def test_sharded_training_equals_peft_in_one_process(name, world_size, checkpointing, tmp_path):
     folder = save_model(tmp_path / "source", CONFIGS[name])
     expected = reference(folder, num_steps=5)
@@ -408,3 +422,107 @@ def test_an_unknown_target_is_refused_with_those_there_are(name, tiny_model):
 def test_no_target_is_refused(tiny_model):
     with pytest.raises(UserError, match="names nothing, but the linear modules"):
         on_meta(tiny_model, [])
+
+
+def test_a_run_exports_an_adapter_and_goes_on_from_a_checkpoint_bit_for_bit(make_run, tiny_model):
+    settings = {
+        "method": "lora",
+        "max_steps": 4,
+        "learning_rate": 0.01,
+        "precision": "bf16",
+        "export_dtype": "fp32",
+    }
+    saving = {"every_steps": 2, "keep_after_finish": True}
+    run = make_run(training=settings, lora={"rank": 4}, checkpoint=saving)
+    run.train(2)
+    model = on_meta(tiny_model)
+    assert f"{engine.num_parameters(model):,} parameters, {engine.num_trainable(model):,} of them" in run.logs()
+    exported = load_file(run.folder.model / "adapter_model.safetensors")
+    assert any(value.any() for name, value in exported.items() if "lora_B" in name)
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), run.folder.model)
+    loaded = adapter_weights(adapted.get_base_model())
+    assert {name_in_peft(name) for name in loaded} == exported.keys()
+    assert all(torch.equal(value, exported[name_in_peft(name)]) for name, value in loaded.items())
+    shutil.rmtree(run.folder.model)
+    shutil.rmtree(checkpoints(run.folder.checkpoints)[-1])
+    run.train(2, attempt=2)
+    assert "resumed from step-00000002" in run.logs()
+    again = load_file(run.folder.model / "adapter_model.safetensors")
+    assert all(torch.equal(value, again[name]) for name, value in exported.items())
+
+
+def test_a_run_exports_a_merged_model(make_run, tiny_model):
+    run = make_run(training={"method": "lora", "max_steps": 2, "learning_rate": 0.01}, lora={"export": "merged"})
+    run.train(2)
+    merged, base = (
+        AutoModelForCausalLM.from_pretrained(path).state_dict() for path in (run.folder.model, tiny_model)
+    )
+    assert merged.keys() == base.keys()
+    changed = {name.rpartition("layers.")[2] for name in base if not torch.equal(merged[name], base[name])}
+    assert changed == {f"{name}.weight" for name in adapted_modules(on_meta(tiny_model))}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora": {"rank": 4}}, "lora.rank is set, but it has a meaning only with training.method lora"),
+        ({"training": {"method": "lora"}, "model": {"name": "a/b", "init": "random"}}, "lora freezes the model"),
+        (
+            {"training": {"method": "lora"}, "model": {"name": "a/b", "resize_vocabulary": True}},
+            "set lora.export to merged",
+        ),
+    ],
+)
+def test_settings_that_contradict_adapters_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig.model_validate({"model": {"name": "a/b"}, "data": {"train": "a/b"}, **settings})
+
+
+def test_a_merged_model_may_have_a_greater_vocabulary():
+    RunConfig.model_validate(
+        {
+            "model": {"name": "a/b", "resize_vocabulary": True},
+            "data": {"train": "a/b"},
+            "training": {"method": "lora"},
+            "lora": {"export": "merged"},
+        }
+    )
+
+
+def test_a_run_on_packed_documents_equals_peft_on_each_document_alone(make_run, tiny_model):
+    settings = {"learning_rate": 0.01, "weight_decay": 0.1, "max_grad_norm": 0.05, "export_dtype": "fp64"}
+    run = make_run(training={"method": "lora", "epochs": 1.5, **settings}, lora={"rank": 4})
+    run.train(2)
+    config, rows = run.folder.config(), packed_rows(13)
+    training, plan, order = (
+        config.training,
+        make_plan(config, len(rows)),
+        GlobalOrder(len(rows), config.training.seed),
+    )
+    base, optimizer = plain_peft(tiny_model, config.lora, training)
+    init_adapters(base, training.seed)
+    losses, norms = [], []
+    for number in range(plan.num_steps):
+        batch = [rows[order[i]] for i in range(4 * number, min(4 * number + 4, plan.total_samples))]
+        loss = sum(loss_of_documents(base, row) for row in batch) / sum(
+            (row["labels"] != -100).sum() for row in batch
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(number, plan.num_steps, training)
+        norms.append(plain_step(base, optimizer, loss, training.max_grad_norm))
+        losses.append(loss.item())
+    assert [step.loss for step in run.steps()] == pytest.approx(losses, abs=1e-12)
+    assert [step.grad_norm for step in run.steps()] == pytest.approx(norms, abs=1e-12)
+    exported = load_file(run.folder.model / "adapter_model.safetensors")
+    for name, value in adapter_weights(base).items():
+        assert (exported[name_in_peft(name)] - value).abs().max() < 1e-12, name
+
+
+def loss_of_documents(model, row):
+    total, begin = torch.zeros((), dtype=torch.float64), 0
+    for length in row["lengths"]:
+        part = slice(begin, begin + length)
+        logits = model(input_ids=torch.tensor(row["input_ids"][part])[None]).logits[0]
+        total = total + F.cross_entropy(logits, torch.tensor(row["labels"][part]), reduction="sum")
+        begin += length
+    return total

@@ -4,11 +4,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from components.evaluate.history import Attempt, History
 from components.evaluate.report import ReportData, dataset_facts, judge, render_report
 from components.evaluate.results import Generation, ModelResult
 from training.config import RunConfig
 from training.events import Evaluation, Incident, TrainStep
+from training.history import Attempt, History
 
 HOSTILE = '<script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)>"\'&{{ 7*7 }}'
 VOID = {"meta", "br", "img", "link", "input", "hr"}

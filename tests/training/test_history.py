@@ -1,16 +1,7 @@
-import pytest
+"""What the events tell of the training."""
 
-from components.evaluate.formats import (
-    as_change,
-    as_duration,
-    as_percent,
-    as_perplexity,
-    as_rate,
-    as_tflops,
-    as_tick,
-)
-from components.evaluate.history import read_history
 from training.events import Evaluation, EventWriter, Incident, Span, TrainStep
+from training.history import read_history
 
 
 def train_step(step, loss, time, seconds=1.0):
@@ -100,34 +91,3 @@ def test_no_events(tmp_path):
     assert history.steps == history.attempts == ()
     assert history.tokens_per_s is history.peak_memory_gib is history.ended is history.fill is history.mfu is None
     assert history.split == history.heldout == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (as_perplexity(9.123), "9.12"),
-        (as_perplexity(24.78), "24.8"),
-        (as_perplexity(1240.4), "1,240"),
-        (as_perplexity(3.2e8), "3.2e+08"),
-        (as_change(-1.0034), "−1.003"),
-        (as_change(0.5), "+0.500"),
-        (as_change(-0.0001), "0.000"),
-        (as_percent(0.0402), "4.0\N{NO-BREAK SPACE}%"),
-        (as_percent(0.314), "31\N{NO-BREAK SPACE}%"),
-        (as_percent(0.00021), "0.021\N{NO-BREAK SPACE}%"),
-        (as_percent(0), "0\N{NO-BREAK SPACE}%"),
-        (as_duration(3.21), "3.2 s"),
-        (as_duration(192), "3 min 12 s"),
-        (as_duration(7500), "2 h 5 min"),
-        (as_rate(2e-5), "2e-5"),
-        (as_rate(1.9e-4), "1.9e-4"),
-        (as_rate(0), "0"),
-        (as_tick(200_000), "200k"),
-        (as_tick(0.5), "0.5"),
-        (as_tflops(411.7), "412"),
-        (as_tflops(41.23), "41.2"),
-        (as_tflops(0.03123), "0.0312"),
-    ],
-)
-def test_figures_for_people(text, expected):
-    assert text == expected

@@ -1,0 +1,66 @@
+"""How long an asynchronous checkpoint holds training up, as a share of a synchronous one."""
+
+import json
+import sys
+from functools import partial
+
+import torch.distributed as dist
+
+from benchmarks.engine import on_ranks, repetitions, seconds, train_steps, trainer_of
+from benchmarks.figure import Figure
+from benchmarks.options import Options
+from benchmarks.workload import quickstart_work
+from training.checkpoint import Checkpointer
+from training.run_folder import RunFolder
+
+_RESULT = "checkpoint.json"
+
+
+def measure(options: Options) -> list[Figure]:
+    """Save in both ways, in turn."""
+    work = quickstart_work(options.store, 1)
+    rounds = on_ranks(
+        "benchmarks.checkpoint", work, options, lambda path: json.loads((path / _RESULT).read_text())
+    )
+    prefix = f"checkpoint.{options.precision}"
+    return [
+        Figure(f"{prefix}.synchronous_s", [each["synchronous"] for each in rounds]),
+        Figure(f"{prefix}.stall_s", [each["stall"] for each in rounds]),
+        Figure(f"{prefix}.stall_share", [each["stall"] / each["synchronous"] for each in rounds], at_most=0.10),
+    ]
+
+
+def main(run_folder: str) -> None:
+    """A rank's part."""
+    folder = RunFolder.at(run_folder)
+    with trainer_of(folder) as trainer:
+        # Moments exist from the first step on.
+        train_steps(trainer, 0, 1)
+        settings = folder.config().checkpoint
+        kinds = {
+            name: Checkpointer(
+                folder.checkpoints / name,
+                trainer.model,
+                trainer.optimizer,
+                {},
+                settings.model_copy(update={"asynchronous": name == "stall", "keep": 1}),
+                attempt=1,
+            )
+            for name in ("synchronous", "stall")
+        }
+        rounds = []
+        # The first of each is not counted.
+        for number in range(repetitions() + 1):
+            times = {}
+            for name, checkpointer in kinds.items():
+                times[name] = seconds(partial(checkpointer.save, number + 1))
+                # What is written in the background must not slow down what is measured next.
+                checkpointer.wait()
+                dist.barrier()
+            rounds.append(times)
+        if dist.get_rank() == 0:
+            (folder.path / _RESULT).write_text(json.dumps(rounds[1:]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

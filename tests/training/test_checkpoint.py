@@ -1,0 +1,187 @@
+"""Checkpoints: written while training goes on, whole or absent, and the same at every world size."""
+
+import hashlib
+import json
+import shutil
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from tests.runs import as_sample, packed_rows, run_ranks
+from training import checkpoint
+from training.build import build_model
+from training.checkpoint import Checkpointer, checkpoints
+from training.config import CheckpointConfig, RunConfig
+from training.data import collate
+from training.events import Span, read_events
+from training.head import SummedLoss
+from training.model import load_weights
+from training.optim import make_optimizer
+
+CPU = torch.device("cpu")
+IDENTITY = {"model": "m", "dataset": "d"}
+
+
+def set_up(folder, **training):
+    config = RunConfig.model_validate(
+        {
+            "model": {"name": "org/tiny"},
+            "data": {"train": "org/data"},
+            "training": {"precision": "fp32", "learning_rate": 0.01, **training},
+        }
+    )
+    model = build_model(config, folder, CPU, torch.float32)
+    load_weights(model, folder)
+    return model, make_optimizer(model, config.training)
+
+
+def step(model, optimizer, seed):
+    batch = collate([as_sample(packed_rows(1, seed=seed + dist.get_rank())[0])], CPU)
+    SummedLoss(model)(batch).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def digest(model, optimizer):
+    """One hash of all weights and moments, whatever the number of ranks that hold them."""
+    state = checkpoint.training_state(model, optimizer)
+    found = hashlib.sha256()
+    for name, value in sorted(_flat(state)):
+        exact = value.float()  # float8 has no collectives
+        found.update(name.encode())
+        found.update((exact.full_tensor() if isinstance(exact, DTensor) else exact).numpy().tobytes())
+    return found.hexdigest()
+
+
+def _flat(state, prefix=""):
+    for name, value in state.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif torch.is_tensor(value):
+            yield f"{prefix}{name}", value
+
+
+def saver(folder, model, optimizer, **config):
+    return Checkpointer(folder, model, optimizer, IDENTITY, CheckpointConfig(**config), attempt=1)
+
+
+def begin(rank, source, folder, kind):
+    model, optimizer = set_up(source, optimizer_state=kind)
+    for seed in range(3):
+        step(model, optimizer, seed)
+    saver(folder, model, optimizer).save(3, block=True)
+    if rank == 0:
+        (folder / "digest").write_text(digest(model, optimizer))
+    else:
+        digest(model, optimizer)
+
+
+def carry_on(rank, source, folder, kind):
+    model, optimizer = set_up(source, optimizer_state=kind)
+    saved, _ = checkpoint.choose(folder)
+    steps = checkpoint.load(saved, model, optimizer, IDENTITY)
+    assert steps == int(saved.name.removeprefix("step-"))
+    assert digest(model, optimizer) == (folder / "digest").read_text()
+    step(model, optimizer, steps)
+    now = digest(model, optimizer)
+    saver(folder, model, optimizer).save(steps + 1, block=True)
+    if rank == 0:
+        (folder / "digest").write_text(now)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "8bit"])
+def test_weights_and_moments_are_exact_at_every_world_size(kind, tiny_model, tmp_path):
+    folder = tmp_path / "checkpoints"
+    run_ranks(2, begin, tiny_model, folder, kind)
+    for world_size in (1, 3, 4):
+        run_ranks(world_size, carry_on, tiny_model, folder, kind)
+
+
+def save_while_training(rank, source, folder):
+    model, optimizer = set_up(source)
+    step(model, optimizer, 0)
+    gate = threading.Event()
+    write = checkpoint.dcp.save
+
+    def slow(*args, **kwargs):
+        assert threading.current_thread() is not threading.main_thread()
+        assert gate.wait(60)
+        return write(*args, **kwargs)
+
+    checkpoint.dcp.save = slow
+    checkpointer = saver(folder, model, optimizer)
+    before = digest(model, optimizer)
+    checkpointer.save(1)
+    for seed in range(1, 4):  # with collectives of their own, beside those of the save
+        step(model, optimizer, seed)
+    assert checkpoints(folder) == [], "it is not there before it is whole"
+    assert digest(model, optimizer) != before
+    gate.set()
+    checkpointer.wait()
+    dist.barrier()
+    (saved,) = checkpoints(folder)
+    assert checkpoint.load(saved, model, optimizer, IDENTITY) == 1
+    assert digest(model, optimizer) == before, "the save holds the state at its time"
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tiny_model, tmp_path):
+    run_ranks(2, save_while_training, tiny_model, tmp_path / "checkpoints")
+
+
+def save_in_vain(rank, source, folder):
+    model, optimizer = set_up(source)
+    step(model, optimizer, 0)
+    checkpointer = saver(folder, model, optimizer)
+
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    checkpoint.dcp.save = fail
+    checkpointer.save(1)
+    with pytest.raises(OSError, match="No space left"):
+        checkpointer.save(2)
+    assert checkpoints(folder) == []
+
+
+def test_a_write_that_failed_is_told_at_the_next_save(tiny_model, tmp_path):
+    run_ranks(2, save_in_vain, tiny_model, tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_run_keeps_the_newest_and_says_how_long_each_took(make_run, asynchronous):
+    saving = {"every_steps": 1, "keep": 2, "keep_after_finish": True, "asynchronous": asynchronous}
+    run = make_run(training={"max_steps": 4}, checkpoint=saving)
+    run.train(2)
+    assert [path.name for path in checkpoints(run.folder.checkpoints)] == ["step-00000003", "step-00000004"]
+    spans = [e for e in read_events(run.folder.events) if isinstance(e, Span) and e.source == "rank-0"]
+    written = [e for e in spans if e.name == "checkpoint_write"]
+    assert len(written) == 4 and all(e.seconds > 0 for e in written)
+    # What the steps waited for: every save but the last, after which there is no step.
+    assert [step.checkpoint_s > 0 for step in run.steps()] == [False, True, True, True]
+
+
+def test_a_run_killed_while_it_writes_goes_on_from_the_checkpoint_before(make_run):
+    settings = {"max_steps": 3, "learning_rate": 0.01}
+    quiet = make_run("quiet", training=settings)
+    quiet.train(2)
+    run = make_run("killed", training=settings, checkpoint={"every_steps": 1, "keep_after_finish": True})
+    run.train(2)
+    newest = checkpoints(run.folder.checkpoints)[-1]
+    # As a kill leaves it: the last checkpoint half written.
+    newest.rename(newest.with_name(f".staging-1-{newest.name}"))
+    shutil.rmtree(run.folder.model)
+    run.train(2, attempt=2)
+    assert "resumed from step-00000002" in run.logs()
+    assert [s.loss for s in run.steps()] == [s.loss for s in quiet.steps()]
+
+
+def test_the_staged_copy_is_of_this_ranks_shards_only(make_run):
+    run = make_run(training={"max_steps": 1}, checkpoint={"keep_after_finish": True})
+    run.train(2)
+    (saved,) = checkpoints(run.folder.checkpoints)
+    sizes = [path.stat().st_size for path in sorted(saved.glob("*.distcp"))]
+    assert len(sizes) == 2 and max(sizes) < 1.5 * min(sizes), sizes
+    assert json.loads((saved / "manifest.json").read_text())["about"]["world_size"] == 2
