@@ -12,6 +12,7 @@ from training.compilation import compile_layers
 from training.config import RunConfig
 from training.errors import UserError
 from training.float8 import swap_linears
+from training.host_collectives import use_shared_memory
 from training.lora import add_adapters
 from training.model import build_on_meta, materialize
 from training.precision import master_dtype
@@ -52,4 +53,6 @@ def build_model(
     mesh = make_mesh(parallel, device, dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"]))
     shard_model(model, mesh, parallel.strategy, compute, cpu_offload=parallel.cpu_offload)
     materialize(model, device, cpu_offload=parallel.cpu_offload)
+    if device.type == "cpu" and mesh["shard"].size() > 1:
+        use_shared_memory(model, mesh["shard"].get_group())
     return model

@@ -81,7 +81,7 @@ class PendingReport:
         known = [float(getattr(counts, name)) for name in _FIELDS[1:]]
         mine = torch.cat([loss.to(dtype)[None], to_device(torch.tensor(known, dtype=dtype), device)])
         gathered = mine.new_empty(dist.get_world_size() * len(_FIELDS))
-        dist.all_gather_into_tensor(gathered, mine)
+        dist.all_gather_single(gathered, mine)
         norm = grad_norm.to(device, dtype)
         self._gathered = gathered.view(-1, len(_FIELDS)).to("cpu", non_blocking=True)
         self._norm = norm.to("cpu", non_blocking=True)

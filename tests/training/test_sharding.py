@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.collectives import CountCollectives
 from tests.runs import as_sample, llama_config, packed_rows, run_ranks, save_model
+from training import build
 from training.build import build_model
 from training.config import ParallelConfig, RunConfig
 from training.data import collate
@@ -32,6 +33,7 @@ def config_of(strategy, group=None, **training):
 
 def count(rank, folder, strategy, group, precision, expected):
     compute = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    build.use_shared_memory = lambda model, group: False
     model = build_model(config_of(strategy, group), folder, CPU, compute)
     load_weights(model, folder)
     loss = SummedLoss(model)
