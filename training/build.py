@@ -43,10 +43,11 @@ def build_model(
     master = master_dtype(compute)
     # Frozen weights need no masters: they are kept as they are computed with.
     model = build_on_meta(source, config.model.attention, compute if uses_lora else master, num_rows)
-    if uses_lora:
-        add_adapters(model, config.lora, master)
+    # Before adapters are put beside them: those are too small for float8 to gain anything.
     if training.float8 != "none":
         swap_linears(model, training.float8, device)
+    if uses_lora:
+        add_adapters(model, config.lora, master)
     checkpoint_activations(model, training.activation_checkpointing)
     if training.compile:
         compile_layers(model, device)

@@ -32,6 +32,8 @@ from training.model import (
     num_parameters,
     num_trainable,
     source_dtype,
+    trainable_weights,
+    weights,
 )
 from training.optim import make_optimizer
 from training.precision import resolve_precision
@@ -197,7 +199,9 @@ class Rank:
         if self.is_leader:
             shutil.rmtree(staging, ignore_errors=True)
             staging.mkdir()
-        checkpoint.check_space(self.folder.path, dict(model.state_dict()), "the exported model")
+        only_adapters = self.config.training.method == "lora" and self.config.lora.export == "adapter"
+        written = trainable_weights(model) if only_adapters else weights(model)
+        checkpoint.check_space(self.folder.path, dict(written), "the exported model")
         self._write_model(model, staging)
         if self.is_leader:
             origin = {"base_model": self.inputs.model.name, "dataset": self.inputs.dataset.name}

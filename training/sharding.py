@@ -85,6 +85,9 @@ def shard_model(
     for unit, keep in sharding_units(model):
         # The last unit's backward follows its forward at once: freeing it between would gather it twice.
         shard(unit, reshard_after_forward=reshard and not keep)
+        if unit == [model.get_input_embeddings()]:
+            # The gradient of a look-up needs the indices only.
+            unit[0].set_unshard_in_backward(False)
     shard(model, reshard_after_forward=False)
     for module in model.modules():
         if isinstance(module, FSDPModule):

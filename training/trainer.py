@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
@@ -164,6 +165,10 @@ class Trainer:
         clock = PhaseClock(self.device)
         step_input = ready.result()
         clock.mark("data")
+        # For dropout: other masks on every rank and step, and the same after a resume.
+        torch.manual_seed(
+            int(np.random.SeedSequence((training.seed, self.step, dist.get_rank())).generate_state(1)[0])
+        )
         # The divisor of the loss has to be known before the first backward pass. It stays on the device.
         supervised = to_device(torch.tensor(step_input.supervised), self.device)
         dist.all_reduce(supervised)

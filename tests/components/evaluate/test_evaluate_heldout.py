@@ -35,7 +35,8 @@ def test_loss_equals_each_document_by_itself(tmp_path, make_model, packed_rows, 
     loss, count = heldout_loss(model, samples, CPU)
     expected, expected_count = naive_loss(model, packed_rows)
     assert count == expected_count
-    assert loss == pytest.approx(expected, abs=1e-12)
+    # transformers' eager attention takes its softmax in fp32 whatever the dtype.
+    assert loss == pytest.approx(expected, abs=1e-6 if attention == "eager" else 1e-12)
 
 
 def test_loss_is_taken_in_fp32_for_a_bf16_model(tmp_path, make_model, packed_rows, write_rows):
