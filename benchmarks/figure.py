@@ -43,4 +43,4 @@ class Figure:
     def __str__(self) -> str:
         spread = f"{self.value:.4g} ({min(self.values):.4g}..{max(self.values):.4g})"
         verdict = "-" if self.goal == "-" else "short" if self.falls_short else "ok"
-        return f"{self.name:<42} {spread:<34} {self.goal:<8} {verdict}"
+        return f"{self.name:<50} {spread:<32} {self.goal:<8} {verdict}"

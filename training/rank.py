@@ -175,14 +175,17 @@ class Rank:
             with self._span("checkpoint"):
                 checkpointer.save(step, block=is_last)
 
-        finished = trainer.run(
-            on_step=self._on_step,
-            on_evaluation=self._on_evaluation,
-            save=save,
-            stop_asked=lambda: self.stop.asked,
-        )
-        checkpointer.wait()
-        return finished
+        try:
+            return trainer.run(
+                on_step=self._on_step,
+                on_evaluation=self._on_evaluation,
+                save=save,
+                stop_asked=lambda: self.stop.asked,
+            )
+        except UserError:
+            # All ranks leave together, so what is being written can be finished.
+            checkpointer.wait()
+            raise
 
     def _on_step(self, metrics: TrainStep) -> None:
         if self.is_leader:

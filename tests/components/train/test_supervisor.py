@@ -18,6 +18,7 @@ from components.train.launchers import local
 from components.train.launchers.local import LocalLauncher
 from components.train.policy import decide
 from components.train.supervisor import stop_leftovers, supervise
+from training.checkpoint import checkpoints
 from training.errors import UserError
 from training.events import EventWriter, Incident, read_events
 from training.run_folder import RunFolder
@@ -106,7 +107,13 @@ def test_a_run_is_trained_once_and_recorded(make_run, capsys):
 
 def test_a_killed_rank_is_an_incident_and_the_next_attempt_goes_on(make_run):
     run = make_run(**LONG)
-    when_stepping(run, lambda: ranks_of(run)[0].kill(), step=3)
+
+    def kill_after_a_checkpoint():
+        # It is written while training goes on, so it may come some steps after its own.
+        eventually(lambda: checkpoints(run.folder.checkpoints), "no checkpoint")
+        ranks_of(run)[0].kill()
+
+    when_stepping(run, kill_after_a_checkpoint, step=3)
     step = Step(run.folder)
     supervise(step)
     assert run.folder.attempts() == [1, 2]
