@@ -36,6 +36,7 @@ test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest $(TESTS)
 
 bench: $(STAMP) ## Measure against other trainers, the machine, and itself (benchmarks/README.md)
+	@$(BIN)/python -c 'import trl' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m benchmarks $(NAME)
 
 lint: $(STAMP) ## Check style and types

@@ -1,4 +1,8 @@
-"""How long an asynchronous checkpoint holds training up, as a share of a synchronous one."""
+"""How long an asynchronous checkpoint holds training up, as a share of a synchronous one.
+
+The state is copied while the next step computes, so that step counts: its time beyond that of a step without a
+save is part of the stall, with all that the copy and the writing take from the step.
+"""
 
 import json
 import sys
@@ -51,12 +55,12 @@ def main(run_folder: str) -> None:
         rounds = []
         # The first of each is not counted.
         for number in range(repetitions() + 1):
-            times = {}
-            for name, checkpointer in kinds.items():
-                times[name] = seconds(partial(checkpointer.save, number + 1))
-                # What is written in the background must not slow down what is measured next.
-                checkpointer.wait()
-                dist.barrier()
+            background, plain = kinds["stall"], seconds(partial(train_steps, trainer, 0, 1))
+            held_up = seconds(partial(background.save, number + 1))
+            held_up += seconds(partial(train_steps, trainer, 0, 1, background.wait_for_copy)) - plain
+            # What is written in the background must not slow down what is measured next.
+            background.wait()
+            times = {"stall": held_up, "synchronous": seconds(partial(kinds["synchronous"].save, number + 1))}
             rounds.append(times)
         if dist.get_rank() == 0:
             (folder.path / _RESULT).write_text(json.dumps(rounds[1:]))

@@ -69,7 +69,9 @@ def trainer_of(folder: RunFolder) -> Iterator[Trainer]:
     dist.destroy_process_group()
 
 
-def train_steps(trainer: Trainer, first: int, number: int) -> None:
+def train_steps(
+    trainer: Trainer, first: int, number: int, before_update: Callable[[], None] = lambda: None
+) -> None:
     """Let the trainer take some of its run's steps, by its own loop."""
     trainer.step = first
     trainer.plan = Plan(first + number, trainer.plan.total_samples)
@@ -77,6 +79,7 @@ def train_steps(trainer: Trainer, first: int, number: int) -> None:
         on_step=lambda metrics: None,
         on_evaluation=lambda evaluation: None,
         save=lambda step, is_last: None,
+        before_update=before_update,
         stop_asked=lambda: False,
     )
 

@@ -1,13 +1,15 @@
 """Sharded checkpoints of the training state, each either whole or absent.
 
 A checkpoint is written to a staging folder by all ranks, sealed with checksums by rank 0, and renamed. Only a
-sealed folder is ever loaded, so a save that was killed half-way costs nothing but its time. By default the state
-is copied to host memory and written from there while training goes on.
+sealed folder is ever loaded, so a save that was killed half-way costs nothing but its time. By default a save runs
+beside the training: forward and backward passes only read the state, so a thread copies it to host memory
+meanwhile, and the next optimizer step waits for the copy, not for the disk.
 
     <run>/checkpoints/step-<n>/    torch.distributed.checkpoint shards, .metadata, manifest.json
 """
 
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +31,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from training.config import CheckpointConfig
+from training.device import use_device
 from training.errors import UserError
 from training.model import trainable_weights
 from training.store import MANIFEST, about, remove, rename_into_place, seal, verify
@@ -69,14 +72,18 @@ class Checkpointer:
         self._on_written = on_written
         # A group of its own: its collectives run beside those of the training.
         self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._device = _local(next(model.parameters())).device
+        self._writer = ThreadPoolExecutor(1, "checkpoint", use_device, (self._device,))
         self._pending: Future[None] | None = None
+        self._copied = threading.Event()
+        self._copied.set()
 
     def save(self, step: int, *, block: bool = False) -> None:
         """Save the state after `step` steps. Collective: every rank calls it with the same arguments.
 
-        Returns when the state is copied to host memory; it is written from there. A save waits for the one
-        before it.
+        Returns at once: the state is copied to host memory, and written from there, while training goes on. Only
+        the next update of the state has to wait for the copy, see `wait_for_copy`. A save waits for the one before
+        it.
 
         Args:
             step: Steps done.
@@ -97,15 +104,22 @@ class Checkpointer:
             self._write(state, staging, step)
             dist.barrier()
             return
-        # Kept between saves where memory is pinned, which is slow to get; elsewhere it is better free.
-        stager = DefaultStager(_staging_options())
-        staged = stager.stage(state)
+        self._copied.clear()
 
-        def write() -> None:
-            self._write(staged, staging, step)
+        def copy_and_write() -> None:
+            stager = DefaultStager(_staging_options())
+            try:
+                copy = stager.stage(state)
+            finally:
+                self._copied.set()
+            self._write(copy, staging, step)
             stager.close()
 
-        self._pending = self._writer.submit(write)
+        self._pending = self._writer.submit(copy_and_write)
+
+    def wait_for_copy(self) -> None:
+        """Wait until the state may be changed; between two updates it only is read."""
+        self._copied.wait()
 
     def wait(self) -> None:
         """Wait until the save that is going on, if any, is done; raises what went wrong with it."""
@@ -222,7 +236,7 @@ def check_space(folder: Path, state: dict[str, Any], what: str) -> None:
         UserError: It does not fit. Nothing was written.
     """
     tensors = [value for value in tree_leaves(state) if isinstance(value, torch.Tensor)]
-    local = [value.to_local() if isinstance(value, DTensor) else value for value in tensors]
+    local = [_local(value) for value in tensors]
     device = local[0].device
     needed = torch.tensor(sum(t.numel() * t.element_size() for t in local), dtype=torch.int64, device=device)
     dist.all_reduce(needed)
@@ -239,6 +253,10 @@ def check_space(folder: Path, state: dict[str, Any], what: str) -> None:
 def training_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What a checkpoint holds: the trained weights and the optimizer's state. Frozen weights are in the store."""
     return {"model": trainable_weights(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _name(step: int) -> str:

@@ -15,6 +15,12 @@ def default_device() -> torch.device:
     return torch.device(accelerator.type, int(os.environ.get("LOCAL_RANK", "0")))
 
 
+def use_device(device: torch.device) -> None:
+    """Compute on `device` in this thread; a new thread would begin on the first accelerator of the host."""
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device.index)
+
+
 def collective_backend(device: torch.device) -> str:
     """The process group's back end: the device's own, with gloo beside it for CPU tensors (checkpoints)."""
     if device.type == "cpu":

@@ -18,7 +18,7 @@ from training import checkpoint
 from training.build import build_model
 from training.config import check_world_size
 from training.data import PackedDataset, check_lengths
-from training.device import collective_backend, default_device
+from training.device import collective_backend, default_device, use_device
 from training.errors import UserError
 from training.events import Evaluation, EventWriter, Note, Span, TrainStep
 from training.initialize import init_weights
@@ -89,8 +89,7 @@ class Rank:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         torch.manual_seed(self.config.training.seed)
-        if self.device.type != "cpu":
-            torch.accelerator.set_device_index(self.device.index)
+        use_device(self.device)
         dist.init_process_group(collective_backend(self.device), timeout=_COLLECTIVE_TIMEOUT)
         with self._span("load"):
             trainer, checkpointer = self._prepare()
@@ -180,6 +179,7 @@ class Rank:
                 on_step=self._on_step,
                 on_evaluation=self._on_evaluation,
                 save=save,
+                before_update=checkpointer.wait_for_copy,
                 stop_asked=lambda: self.stop.asked,
             )
         except UserError:

@@ -27,7 +27,7 @@ from training.data import (
     rank_samples,
     squared_lengths,
 )
-from training.device import peak_memory_bytes, to_device
+from training.device import peak_memory_bytes, to_device, use_device
 from training.errors import UserError
 from training.evaluation import heldout_loss
 from training.events import Evaluation, TrainStep
@@ -108,6 +108,7 @@ class Trainer:
         self._lag = lag if lag is not None else int(device.type != "cpu")
         self._pending: deque[_PendingStep] = deque()
         self._read_at = 0.0
+        self._before_update: Callable[[], None] = lambda: None
         # Seconds since the last report that were not spent on steps.
         self._held_up = {"checkpoint": 0.0, "evaluation": 0.0}
 
@@ -117,6 +118,7 @@ class Trainer:
         on_step: Callable[[TrainStep], None],
         on_evaluation: Callable[[Evaluation], None],
         save: Callable[[int, bool], None],
+        before_update: Callable[[], None],
         stop_asked: Callable[[], bool],
     ) -> bool:
         """Train to the end of the plan, or until any rank is asked to stop. Collective.
@@ -126,6 +128,8 @@ class Trainer:
             on_evaluation: Called on every rank with each held-out loss.
             save: Saves a checkpoint of a step; called on all ranks at the same steps. The second argument says
                 whether it is the last, so that there is nothing to go on with meanwhile.
+            before_update: Called on every rank before weights and moments change; it may wait for a save that
+                still reads them.
             stop_asked: Whether this rank was asked to stop.
 
         Returns:
@@ -136,7 +140,11 @@ class Trainer:
                 that step's state is saved.
         """
         self._read_at = time.monotonic()
-        with ThreadPoolExecutor(max_workers=1) as reader, _rare_garbage_collection() as collect:
+        self._before_update = before_update
+        with (
+            ThreadPoolExecutor(1, "reader", use_device, (self.device,)) as reader,
+            _rare_garbage_collection() as collect,
+        ):
             batches = reader.submit(self._load, self.step)
             while self.step < self.plan.num_steps:
                 ready, batches = batches, reader.submit(self._load, self.step + 1)
@@ -178,6 +186,9 @@ class Trainer:
             part.backward()
             loss = loss + part.detach()
         clock.mark("compute")
+        with self._hold_up("checkpoint"):
+            self._before_update()
+        clock.mark("")
         norm = optim.clip_gradients(self.model, training.max_grad_norm)
         rate = optim.learning_rate(self.step, self.plan.num_steps, training)
         optim.set_learning_rate(self.optimizer, rate)

@@ -4,10 +4,12 @@ import hashlib
 import json
 import shutil
 import threading
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.staging import DefaultStager
 from torch.distributed.tensor import DTensor
 
 from tests.runs import as_sample, packed_rows, run_ranks
@@ -38,9 +40,10 @@ def set_up(folder, **training):
     return model, make_optimizer(model, config.training)
 
 
-def step(model, optimizer, seed):
+def step(model, optimizer, seed, before_update=lambda: None):
     batch = collate([as_sample(packed_rows(1, seed=seed + dist.get_rank())[0])], CPU)
     SummedLoss(model)(batch).backward()
+    before_update()
     optimizer.step()
     optimizer.zero_grad()
 
@@ -112,11 +115,20 @@ def save_while_training(rank, source, folder):
         return write(*args, **kwargs)
 
     checkpoint.dcp.save = slow
+    copy = DefaultStager.stage
+
+    def slow_copy(self, state):
+        time.sleep(0.5)  # time enough for the backward pass to be over, and the state to be changed
+        return copy(self, state)
+
+    DefaultStager.stage = slow_copy
     checkpointer = saver(folder, model, optimizer)
     before = digest(model, optimizer)
+    started = time.monotonic()
     checkpointer.save(1)
+    assert time.monotonic() - started < 0.5, "the copy is made beside the training"
     for seed in range(1, 4):  # with collectives of their own, beside those of the save
-        step(model, optimizer, seed)
+        step(model, optimizer, seed, checkpointer.wait_for_copy)
     assert checkpoints(folder) == [], "it is not there before it is whole"
     assert digest(model, optimizer) != before
     gate.set()
@@ -160,7 +172,7 @@ def test_a_run_keeps_the_newest_and_says_how_long_each_took(make_run, asynchrono
     written = [e for e in spans if e.name == "checkpoint_write"]
     assert len(written) == 4 and all(e.seconds > 0 for e in written)
     # What the steps waited for: every save but the last, after which there is no step.
-    assert [step.checkpoint_s > 0 for step in run.steps()] == [False, True, True, True]
+    assert [step.checkpoint_s > 1e-3 for step in run.steps()] == [False, True, True, True]
 
 
 def test_a_run_killed_while_it_writes_goes_on_from_the_checkpoint_before(make_run):
