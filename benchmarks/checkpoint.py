@@ -6,6 +6,7 @@ save is part of the stall, with all that the copy and the writing take from the 
 
 import json
 import sys
+import time
 from functools import partial
 
 import torch.distributed as dist
@@ -21,7 +22,11 @@ _RESULT = "checkpoint.json"
 
 
 def measure(options: Options) -> list[Figure]:
-    """Save in both ways, in turn."""
+    """Save in both ways, in turn.
+
+    The stall is for how long training is held up: by the call, and before the next update, until the state is
+    copied. Where the same cores copy, write and compute, the next step is slower too, which is told beside it.
+    """
     work = quickstart_work(options.store, 1)
     rounds = on_ranks(
         "benchmarks.checkpoint", work, options, lambda path: json.loads((path / _RESULT).read_text())
@@ -30,6 +35,7 @@ def measure(options: Options) -> list[Figure]:
     return [
         Figure(f"{prefix}.synchronous_s", [each["synchronous"] for each in rounds]),
         Figure(f"{prefix}.stall_s", [each["stall"] for each in rounds]),
+        Figure(f"{prefix}.next_step_slower_s", [each["slower"] for each in rounds]),
         Figure(f"{prefix}.stall_share", [each["stall"] / each["synchronous"] for each in rounds], at_most=0.10),
     ]
 
@@ -56,12 +62,20 @@ def main(run_folder: str) -> None:
         # The first of each is not counted.
         for number in range(repetitions() + 1):
             background, plain = kinds["stall"], seconds(partial(train_steps, trainer, 0, 1))
-            held_up = seconds(partial(background.save, number + 1))
-            held_up += seconds(partial(train_steps, trainer, 0, 1, background.wait_for_copy)) - plain
+            waits: list[float] = []
+
+            def wait_for_copy(background: Checkpointer = background, waits: list[float] = waits) -> None:
+                started = time.perf_counter()
+                background.wait_for_copy()
+                waits.append(time.perf_counter() - started)
+
+            stall = seconds(partial(background.save, number + 1))
+            step = seconds(partial(train_steps, trainer, 0, 1, wait_for_copy))
             # What is written in the background must not slow down what is measured next.
             background.wait()
-            times = {"stall": held_up, "synchronous": seconds(partial(kinds["synchronous"].save, number + 1))}
-            rounds.append(times)
+            synchronous = seconds(partial(kinds["synchronous"].save, number + 1))
+            slower = step - plain - sum(waits)
+            rounds.append({"stall": stall + sum(waits), "slower": slower, "synchronous": synchronous})
         if dist.get_rank() == 0:
             (folder.path / _RESULT).write_text(json.dumps(rounds[1:]))
 

@@ -41,6 +41,8 @@ def test_our_leanest_setting_has_the_same_losses(work, our_result, tmp_path):
 
 @pytest.mark.parametrize("setting", [*FASTEST, *LEANEST], ids=lambda s: f"{s.peer}-{len(s.arguments)}")
 def test_a_peer_has_the_same_losses(work, our_result, tmp_path, setting):
+    if setting.peer == "trl":
+        pytest.importorskip("trl", reason="trl is not installed: pip install .[bench]")
     result = peers.train(work, HYPER, "fp32", tmp_path, setting)
     assert len(result.seconds) == 3 and result.peak_bytes > 2**27
     assert loss_difference(result, our_result) < 1e-4
@@ -65,4 +67,6 @@ def test_a_benchmark_of_the_engine_runs(monkeypatch, work, tmp_path, name, last)
     monkeypatch.setattr(module, "quickstart_work", lambda store, steps: work)
     measured = module.measure(Options(tmp_path, repetitions=1))
     assert measured[-1].name == last and measured[-1].goal != "-"
-    assert all(value > 0 for figure in measured[:-1] for value in figure.values)
+    # A difference of two times may come out either way.
+    positive = [figure for figure in measured[:-1] if not figure.name.endswith("slower_s")]
+    assert all(value > 0 for figure in positive for value in figure.values)

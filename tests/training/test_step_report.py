@@ -1,0 +1,123 @@
+"""What a step says of itself, read at once and a step late, as accelerators are."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.runs import packed_rows, run_ranks, write_arrow
+from training.build import build_model
+from training.clock import PhaseClock
+from training.config import RunConfig
+from training.data import PackedDataset
+from training.errors import UserError
+from training.model import load_weights
+from training.optim import make_optimizer
+from training.step_report import PendingReport, RankCounts
+from training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def trainer_of(source, samples, lag, **training):
+    config = RunConfig.model_validate(
+        {
+            "model": {"name": "org/tiny"},
+            "data": {"train": "org/data"},
+            "training": {"precision": "fp32", "global_batch_size": 4, "learning_rate": 0.01, **training},
+            "checkpoint": {"every_steps": 2},
+            "evaluation": {"every_steps": 3},
+        }
+    )
+    model = build_model(config, source, CPU, torch.float32)
+    load_weights(model, source)
+    optimizer = make_optimizer(model, config.training)
+    dataset = PackedDataset(samples)
+    return Trainer(config, model, optimizer, dataset, dataset, CPU, torch.float32, lag=lag)
+
+
+def follow(trainer, stop_at=None):
+    """All that the loop calls, in order."""
+    seen = []
+    finished = trainer.run(
+        on_step=lambda m: seen.append(("step", m.step, m.loss, m.grad_norm, m.num_supervised)),
+        on_evaluation=lambda e: seen.append(("evaluation", e.step, e.loss)),
+        save=lambda step, is_last: seen.append(("save", step, is_last)),
+        before_update=lambda: None,
+        stop_asked=lambda: dist.get_rank() == 1 and stop_at is not None and trainer.step >= stop_at,
+    )
+    return finished, seen
+
+
+def compare_lags(rank, source, samples):
+    at_once = follow(trainer_of(source, samples, 0, max_steps=7))
+    late = follow(trainer_of(source, samples, 1, max_steps=7))
+    assert at_once[0] and late[0]
+    # The numbers are the same, and nothing is saved or evaluated before its step was read.
+    assert [e for e in late[1] if e[0] == "step"] == [e for e in at_once[1] if e[0] == "step"]
+    assert [e for e in late[1] if e[0] != "step"] == [e for e in at_once[1] if e[0] != "step"]
+    for seen in (at_once[1], late[1]):
+        read = 0
+        for kind, step, *_ in seen:
+            read = step if kind == "step" else read
+            assert read == step, seen
+
+
+def test_reading_late_changes_no_number_and_no_order(tiny_model, tmp_path):
+    write_arrow(tmp_path / "rows.arrow", packed_rows(9))
+    run_ranks(2, compare_lags, tiny_model, tmp_path / "rows.arrow")
+
+
+def stop_and_fail(rank, source, samples):
+    for lag in (0, 1):
+        finished, seen = follow(trainer_of(source, samples, lag, max_steps=30), stop_at=4)
+        assert not finished and seen[-1] == ("save", 5 + lag, True) and seen[-2][:2] == ("step", 5 + lag)
+        trainer = trainer_of(source, samples, lag, max_steps=30, learning_rate=1e30, warmup_ratio=0)
+        seen = []
+        with pytest.raises(UserError, match=r"lower training\.learning_rate"):
+            trainer.run(
+                on_step=lambda m: seen.append(("step", m.step)),  # noqa: B023
+                on_evaluation=lambda e: None,
+                save=lambda step, is_last: seen.append(("save", step)),  # noqa: B023
+                before_update=lambda: None,
+                stop_asked=lambda: False,
+            )
+        last = seen[-1][1] if seen else 0
+        assert ("save", last + 1) not in seen, "a step whose loss is not finite is not saved"
+
+
+def test_stops_and_bad_losses_are_seen_before_a_save_on_all_ranks(tiny_model, tmp_path):
+    write_arrow(tmp_path / "rows.arrow", packed_rows(9))
+    run_ranks(2, stop_and_fail, tiny_model, tmp_path / "rows.arrow")
+
+
+def gather(rank):
+    clock = PhaseClock(CPU)
+    clock.mark("data")
+    # Rank 0 has 3 tokens at 2 nats, rank 1 has 1 at 6, rank 2 none; each has divided by all 4.
+    shares, supervised = [6 / 4, 6 / 4, 0.0], [3, 1, 0]
+    counts = RankCounts(supervised[rank], 10 + rank, 12, 100, 7 - rank, stop=rank == 2)
+    report = PendingReport(torch.tensor(shares[rank]), torch.tensor(0.5), counts, clock).read()
+    assert report.loss == 3.0 and report.grad_norm == 0.5
+    assert report.rank_losses[:2] == [2.0, 6.0] and math.isnan(report.rank_losses[2])
+    assert (report.supervised, report.tokens, report.positions) == (4, 33, 36)
+    assert (report.squared_lengths, report.memory_bytes, report.stop) == (300, 7, True)
+    assert set(report.seconds) == {"data"}
+
+
+def test_numbers_of_all_ranks_are_summed_and_the_worst_is_known():
+    run_ranks(3, gather)
+
+
+def test_the_rank_whose_loss_is_bad_is_named():
+    from training.step_report import StepReport
+    from training.trainer import _check
+
+    config = RunConfig.model_validate({"model": {"name": "m"}, "data": {"train": "d"}})
+    numbers = {"supervised": 4, "tokens": 4, "positions": 4, "squared_lengths": 4, "memory_bytes": 1}
+    report = StepReport(
+        loss=math.nan, rank_losses=[1.0, math.nan], grad_norm=math.nan, stop=False, seconds={}, **numbers
+    )
+    with pytest.raises(UserError, match=r"the loss of step 3 is nan \(rank 1\)"):
+        _check(report, 3, config)
