@@ -64,3 +64,17 @@ def test_auto_takes_documents_where_they_fit():
     assert choose_attention("auto", MistralConfig()) == "documents"
     assert choose_attention("auto", Gemma2Config()) is None, "soft-capped scores need eager"
     assert choose_attention("sdpa", LlamaConfig()) == "sdpa"
+
+
+def test_cuda_takes_all_documents_in_one_call():
+    """With fake tensors: the shapes and arguments of the call are checked, and nothing is computed."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(), torch.no_grad():
+        query = torch.empty(2, 8, 48, 64, device="cuda", dtype=torch.bfloat16)
+        key = torch.empty(2, 4, 48, 64, device="cuda", dtype=torch.bfloat16)
+        edges = torch.empty(5, device="cuda", dtype=torch.int32)
+        output, _ = document_attention(
+            torch.nn.Identity(), query, key, key, None, sliding_window=16, cu_seq_lens_q=edges, max_length_q=20
+        )
+        assert output.shape == (2, 48, 8, 64) and output.device.type == "cuda"
