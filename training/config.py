@@ -156,8 +156,8 @@ class TrainingConfig(_Section):
 
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     """`full` keeps only each layer's input and recomputes the layer in the backward pass: least memory, about a
-    third more compute. `selective` keeps the results of attention and of every second matrix product too, and
-    recomputes the rest."""
+    third more compute; on a CPU, freed memory goes back to the system at once. `selective` keeps the results of
+    attention and of every second matrix product too, and recomputes the rest."""
 
     compile: bool = False
     """Compile each decoder layer with torch.compile: faster steps after a start that takes minutes. On a CPU it

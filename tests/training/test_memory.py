@@ -1,5 +1,7 @@
 """Memory of a rank against the closed forms: its share of the state, and what is kept for the backward pass."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +18,7 @@ from training.optim import make_optimizer
 
 CPU = torch.device("cpu")
 
-# fp32 weight, gradient and two moments; of matrices, the moments in 2 bytes each, or in 1, and 4 for a row's block.
+# fp32 weight, gradient, two moments; of matrices, the moments in 2 bytes each, or in 1, and 4 for a row's block.
 BYTES = {"fp32": 16, "bf16": 12, "8bit": 10 + 2 * 4 / 32}
 
 
@@ -96,3 +98,16 @@ def test_full_checkpointing_keeps_one_hidden_state_a_layer(tmp_path):
     per_layer = {mode: (found[mode, 6] - found[mode, 2]) / 4 for mode in ("none", "selective", "full")}
     assert per_layer["full"] == tokens * 32 * 4
     assert per_layer["none"] > 8 * per_layer["full"]
+
+
+def test_memory_is_given_back_at_once_where_it_is_short(monkeypatch):
+    from training.node import _tune_for_cpu
+
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "OMP_NUM_THREADS", "THP_MEM_ALLOC_ENABLE"):
+        monkeypatch.delenv(name, raising=False)
+    _tune_for_cpu(2, memory_is_short=False)
+    assert "MALLOC_MMAP_THRESHOLD_" not in os.environ
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "7")
+    _tune_for_cpu(2, memory_is_short=True)
+    assert os.environ["MALLOC_MMAP_THRESHOLD_"] == "262144"
+    assert os.environ["MALLOC_TRIM_THRESHOLD_"] == "7", "what is set already stays"
