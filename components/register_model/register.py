@@ -10,9 +10,9 @@ from components.register_model.connection import Connection, connect
 from components.register_model.gate import Verdict, judge
 from components.register_model.lineage import Lineage, trace
 from components.register_model.results import Results, read_results
-from components.register_model.tracking import final_steps, find_or_create_run, log_run, upload_model
+from components.register_model.tracking import find_or_create_run, log_run, upload_model
 from components.step import Step
-from training.events import read_events
+from training.history import read_history
 from training.run_folder import RunFolder
 from training.store import about, write_atomically
 
@@ -88,7 +88,7 @@ def register_run(step: Step) -> Registration:
         client = connection.client
         run = find_or_create_run(connection, folder, results, lineage.config_fingerprint)
         run_id = run.info.run_id
-        card = model_card(folder.run, results, lineage, final_steps(read_events(folder.events)))
+        card = model_card(folder.run, results, lineage, read_history(folder.events).steps)
         log_run(client, run_id, folder, results, {**lineage.tags(), "mlflow.note.content": card})
         version, verdict = _version(step, connection, run, results, lineage, card)
         holder = registry.alias_holder(client, settings.model_name, settings.alias)

@@ -7,7 +7,8 @@ from typing import Any
 from components.register_model.connection import Connection
 from components.register_model.results import Results, evaluation_file
 from training.errors import UserError
-from training.events import Evaluation, TrainStep, read_events
+from training.events import read_events
+from training.history import History, read_history
 from training.resolve import to_yaml
 from training.run_folder import RunFolder
 
@@ -65,7 +66,7 @@ def log_run(client: Any, run_id: str, folder: RunFolder, results: Results, tags:
     for batch in _batches([RunTag(*tag) for tag in tags.items()], _PARAMS_AND_TAGS_PER_BATCH):
         client.log_batch(run_id, tags=batch)
 
-    points = [*_curves(read_events(folder.events)), *_measurements(results)]
+    points = [*_curves(read_history(folder.events)), *_measurements(results)]
     for batch in _batches([Metric(*point) for point in points], _METRICS_PER_BATCH):
         client.log_batch(run_id, metrics=batch)
 
@@ -96,16 +97,6 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)
 
 
-def final_steps(events: list[Any]) -> list[TrainStep]:
-    """The optimizer steps that made the model, ascending.
-
-    An attempt that goes on from a checkpoint repeats the steps after it, and the repetition is what counts.
-    """
-    # Events are ordered by time, so the later one replaces the earlier.
-    last = {event.step: event for event in events if isinstance(event, TrainStep)}
-    return [last[step] for step in sorted(last)]
-
-
 def _experiment(connection: Connection, name: str) -> str:
     from mlflow.exceptions import MlflowException
 
@@ -127,8 +118,8 @@ def _experiment(connection: Connection, name: str) -> str:
     return found
 
 
-def _curves(events: list[Any]) -> Iterator[tuple[str, float, int, int]]:
-    for event in final_steps(events):
+def _curves(history: History) -> Iterator[tuple[str, float, int, int]]:
+    for event in history.steps:
         values = {
             "loss": event.loss,
             "worst_rank_loss": event.worst_rank_loss,
@@ -147,11 +138,8 @@ def _curves(events: list[Any]) -> Iterator[tuple[str, float, int, int]]:
         for name, value in values.items():
             if value is not None:
                 yield f"train/{name}", value, _milliseconds(event.time), event.step
-    # As of the steps, of a repetition the later counts.
-    measured = {event.step: event for event in events if isinstance(event, Evaluation) and event.name == "step"}
-    for step, evaluation in measured.items():
-        if step is not None:
-            yield "heldout/loss", evaluation.loss, _milliseconds(evaluation.time), step
+    for step, evaluation in history.heldout.items():
+        yield "heldout/loss", evaluation.loss, _milliseconds(evaluation.time), step
 
 
 def _measurements(results: Results) -> Iterator[tuple[str, float, int, int]]:

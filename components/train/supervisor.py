@@ -17,7 +17,7 @@ from components.train.policy import decide
 from training.config import RunConfig
 from training.device import processes_per_node
 from training.errors import EXIT_INTERRUPTED, EXIT_INVALID, UserError
-from training.events import EventReader, Incident, Span, TrainStep, read_events
+from training.events import Evaluation, EventReader, Incident, Span, TrainStep, read_events
 from training.run_folder import RunFolder
 from training.store import MANIFEST, about, write_atomically
 from training.vocabulary import embedding_rows
@@ -162,8 +162,10 @@ def _progress_line(event: Any) -> str | None:
             f"step {event.step}/{event.num_steps}  loss {event.loss:.4f}  {event.tokens_per_s:,.0f} tokens/s  "
             f"{event.memory_gib:.2f} GiB a rank  about {event.seconds_left:.0f} s left"
         )
+    if isinstance(event, Evaluation) and event.step is not None:
+        return f"step {event.step}  held-out loss {event.loss:.4f}"
     if isinstance(event, Span) and event.source == "rank-0" and event.phase == "end" and event.ok:
-        return f"{event.name} took {event.seconds:.1f} s"
+        return f"{event.name.replace('_', ' ')} took {event.seconds:.1f} s"
     return None
 
 
