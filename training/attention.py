@@ -7,6 +7,7 @@ under the name `documents`, so model code is untouched.
 """
 
 import itertools
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,12 +29,25 @@ def choose_attention(requested: str, config: Any) -> str | None:
 
     Returns:
         A name that transformers knows; None for its own choice.
+
+    Raises:
+        UserError: It needs a package that is not installed.
     """
+    if requested == "flash_attention_2" and find_spec("flash_attn") is None:
+        raise UserError(
+            "model.attention is flash_attention_2, but the package flash-attn is not installed: install it, or "
+            "set model.attention to documents, whose kernel on GPUs comes with PyTorch"
+        )
     if requested != "auto":
         return requested
     kind = AutoModelForCausalLM._model_mapping[type(config)]
-    # What sdpa cannot express (soft-capped scores, biases), calls of sdpa for each document cannot either.
-    fits = kind._supports_sdpa and kind._supports_attention_backend
+    # What sdpa cannot express (soft-capped scores, biases), calls of sdpa for each document cannot either. Chunks
+    # that tokens do not see beyond are in the mask alone, which documents do without.
+    text = config.get_text_config()
+    chunked = getattr(text, "attention_chunk_size", None) or "chunked_attention" in (
+        getattr(text, "layer_types", None) or ()
+    )
+    fits = kind._supports_sdpa and kind._supports_attention_backend and not chunked
     return NAME if fits else None
 
 
@@ -76,7 +90,11 @@ def document_attention(
             f"{type(module).__name__} is not told where documents end, so model.attention 'documents' cannot be "
             "used with this model: set model.attention to sdpa"
         )
-    assert attention_mask is None, "documents take the mask's place"
+    if attention_mask is not None:
+        raise UserError(
+            f"{type(module).__name__} masks more than what is not its document, so model.attention 'documents' "
+            "cannot be used with this model: set model.attention to sdpa"
+        )
     if kwargs.get("softcap") is not None or kwargs.get("position_bias") is not None:
         raise ValueError(f"{type(module).__name__} needs a form of attention that 'documents' lacks: use eager")
     if _fits_varlen(query, value, dropout):

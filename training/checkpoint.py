@@ -51,6 +51,7 @@ class Checkpointer:
         config: Whether saves are asynchronous, and how many checkpoints stay.
         attempt: Of this run, so that no two attempts ever write to one staging folder.
         on_written: Called on every rank, from another thread, with the seconds that a save took to write.
+        on_failed: Called with what went wrong with a save in the background, once the next is to be made.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Checkpointer:
         config: CheckpointConfig,
         attempt: int,
         on_written: Callable[[float], None] = lambda seconds: None,
+        on_failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.folder = folder
         self._model = model
@@ -70,6 +72,7 @@ class Checkpointer:
         self._config = config
         self._attempt = attempt
         self._on_written = on_written
+        self._on_failed = on_failed
         # A group of its own: its collectives run beside those of the training.
         self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
         self._device = _local(next(model.parameters())).device
@@ -91,8 +94,11 @@ class Checkpointer:
 
         Raises:
             UserError: It does not fit the disk.
+            Exception: The save before it failed, and so does this one.
         """
-        self.wait()
+        failure = self._failure_of_pending()
+        # Rank 0 may be sealing the last one still, for longer than other collectives may take.
+        self.barrier()
         staging = self.folder / f".staging-{self._attempt}-{_name(step)}"
         if _is_leader():
             shutil.rmtree(staging, ignore_errors=True)
@@ -100,9 +106,12 @@ class Checkpointer:
         state = training_state(self._model, self._optimizer)
         # Collective, so that all ranks know before any writes, and the checkpoints that are there stay whole.
         check_space(self.folder, state, f"the checkpoint of step {step}")
-        if block or not self._config.asynchronous:
+        if failure is not None:
+            # The state is whole all the same, and what it fails of may pass: this save is tried, and at once.
+            self._on_failed(failure)
+        if block or failure is not None or not self._config.asynchronous:
             self._write(state, staging, step)
-            dist.barrier()
+            self.barrier()
             return
         self._copied.clear()
 
@@ -123,9 +132,21 @@ class Checkpointer:
 
     def wait(self) -> None:
         """Wait until the save that is going on, if any, is done; raises what went wrong with it."""
+        if (failure := self._failure_of_pending()) is not None:
+            raise failure
+
+    def barrier(self) -> None:
+        """Wait for all ranks, as long as writing and sealing may take. Collective."""
+        dist.barrier(group=self._group)
+
+    def _failure_of_pending(self) -> Exception | None:
         pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
+        try:
+            if pending is not None:
+                pending.result()
+        except Exception as error:
+            return error
+        return None
 
     def _write(self, state: dict[str, Any], staging: Path, step: int) -> None:
         started = time.monotonic()
@@ -201,11 +222,13 @@ def _look(folder: Path) -> tuple[str | None, list[str]]:
         shutil.rmtree(target, ignore_errors=True)
         checkpoint.rename(target)
         damaged.append(checkpoint.name)
+    for torn in folder.glob(".staging-*"):
+        remove(torn)
     if whole is None:
         # Also those that an earlier start found: it was told to people, and nothing has been mended since.
         return None, [path.name for path in sorted(folder.glob("damaged-step-*"))]
-    for path in [*folder.glob("step-*"), *folder.glob(".staging-*")]:
-        if path.name > whole or path.name.startswith("."):
+    for path in folder.glob("step-*"):
+        if path.name > whole:
             remove(path)
     return whole, damaged
 

@@ -361,6 +361,11 @@ class RunConfig(_Section):
                 "on one node: set parallel.num_nodes to 1, and parallel.procs_per_node to the ranks it should have"
             )
         problems += _lora_problems(self)
+        if self.evaluation.max_samples is not None and self.evaluation.every_steps is None:
+            problems.append(
+                f"evaluation.max_samples is {self.evaluation.max_samples}, but it has a meaning only with "
+                "evaluation.every_steps: set that too"
+            )
         if problems:
             raise ValueError("\n".join(problems))
         return self

@@ -50,24 +50,33 @@ class SummedLoss:
             hidden, logits = self._hidden_states(batch)
             if self._chunked is None:
                 self._chunked = self._is_known(hidden, logits)
+                hidden = hidden.index_select(0, batch.supervised)
             if self._chunked:
-                bias = getattr(self._head, "bias", None)
+                weight, bias = self._head.weight, getattr(self._head, "bias", None)
+                if not torch.is_grad_enabled():  # which an autograd function cannot tell
+                    weight, bias = weight.detach(), bias if bias is None else bias.detach()
                 loss: torch.Tensor = _ChunkedCrossEntropy.apply(
-                    hidden, self._head.weight, bias, batch.targets, self._postprocess
+                    hidden, weight, bias, batch.targets, self._postprocess
                 )
                 return loss
         logits = self._model(**model_inputs(batch)).logits
         return _cross_entropy(logits.flatten(0, 1).index_select(0, batch.supervised), batch.targets)
 
     def _is_known(self, hidden: torch.Tensor, logits: torch.Tensor) -> bool:
-        """Whether the model does to its head's output what is done here; it was done to `hidden` instead."""
+        """Whether the model does to its head's output what is done here; it was done to `hidden` instead.
+
+        The answer has to be the same on every rank, whatever numbers it has.
+        """
         if self._postprocess is None:
             return logits is hidden
         with torch.no_grad():
-            return torch.equal(logits, self._postprocess(hidden))
+            expected = self._postprocess(hidden)
+        return expected.dtype == logits.dtype and torch.equal(logits.nan_to_num(), expected.nan_to_num())
 
     def _hidden_states(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """What goes into the head at supervised positions, [supervised, hidden], and what the model made of it.
+
+        As long as it is not known what the model makes of it, at all positions: every rank has some of those.
 
         The forward pass is the whole model's, since FSDP gathers parameters by its modules' calls; only the head
         hands on what it is given.
@@ -75,7 +84,8 @@ class SummedLoss:
         seen: list[torch.Tensor] = []
 
         def hand_on(hidden: torch.Tensor) -> torch.Tensor:
-            seen.append(hidden.flatten(0, 1).index_select(0, batch.supervised))
+            rows = hidden.flatten(0, 1)
+            seen.append(rows.clone() if self._chunked is None else rows.index_select(0, batch.supervised))
             return seen[-1]
 
         self._head.forward = hand_on
@@ -198,7 +208,8 @@ class _Sum:
             self._value = self._value.to(torch.promote_types(part.dtype, torch.float32)).add_(part)
 
     def add_product(self, left: torch.Tensor, right: torch.Tensor) -> None:
-        if self._value is not None and self._value.dtype == left.dtype:
+        is_exact = left.dtype == torch.promote_types(left.dtype, torch.float32)
+        if self._value is not None and is_exact:
             self._value.addmm_(left, right)
         else:
             self.add(left @ right)

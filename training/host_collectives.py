@@ -1,8 +1,8 @@
 """FSDP's collectives through shared memory, for ranks that compute on the CPUs of one host.
 
 gloo sends bytes from rank to rank through the loopback network, by the very cores that the model is computed on.
-Here ranks copy through a small region of shared memory: small enough to stay in the cache, and to fit the 64 MiB
-that containers have. It is handed to FSDP through the interface that it has for such replacements.
+Here ranks copy through a region of shared memory that is small enough to stay in the cache. It is handed to FSDP
+through the interface that it has for such replacements.
 
 Every rank has two buffers in the region, which it fills in turns. One barrier for each piece is enough: a rank
 that passes it knows that all have written this piece, so all have read the piece before, whose buffer is next.
@@ -10,7 +10,7 @@ that passes it knows that all have written this piece, so all have read the piec
 
 import mmap
 import os
-import tempfile
+import platform
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,6 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
-_FOLDER = Path("/dev/shm")
 _REGION_BYTES = 2**25
 _MAX_BUFFER_BYTES = 2**22
 _CACHE_LINE = 64
@@ -75,14 +74,14 @@ class _Region:
         rank = group.rank()
         pids: list[int] = [0] * group.size()
         dist.all_gather_object(pids, os.getpid(), group=group)
-        paths: list[str | None] = [_create(group.size()) if rank == 0 else None]
+        descriptor = _create(group.size()) if rank == 0 else None
+        paths = [None if descriptor is None else f"/proc/{os.getpid()}/fd/{descriptor}"]
         dist.broadcast_object_list(paths, group=group, group_src=0)
         memory = _map(paths[0], pids)
         opened: list[bool] = [False] * group.size()
-        # Also the end of the file's name: by now all that can have it open.
         dist.all_gather_object(opened, memory is not None, group=group)
-        if rank == 0 and paths[0]:
-            Path(paths[0]).unlink()
+        if descriptor is not None:
+            os.close(descriptor)
         return cls(memory, rank, pids) if memory is not None and all(opened) else None
 
     def buffer(self, rank: int, dtype: torch.dtype) -> torch.Tensor:
@@ -195,22 +194,19 @@ def _buffer_bytes(world_size: int) -> int:
     return min(_MAX_BUFFER_BYTES, _REGION_BYTES // (2 * world_size)) // 4096 * 4096
 
 
-def _create(world_size: int) -> str | None:
-    """A file in memory, of zeros; its path, or None where there is no room."""
-    try:
-        descriptor, path = tempfile.mkstemp(prefix="shardline-", dir=_FOLDER)
-    except OSError:
+def _create(world_size: int) -> int | None:
+    """A file of zeros in memory, without a name that could outlive its processes; None where it cannot be had."""
+    # Counters are plain numbers, and only these processors let others see writes in their order.
+    if platform.machine() not in ("x86_64", "AMD64") or not hasattr(os, "memfd_create"):
         return None
-    size = world_size * (_CACHE_LINE + 2 * _buffer_bytes(world_size))
+    descriptor = os.memfd_create("shardline")
     try:
         # Now, rather than by a bus error when it is first written to.
-        os.posix_fallocate(descriptor, 0, size)
+        os.posix_fallocate(descriptor, 0, world_size * (_CACHE_LINE + 2 * _buffer_bytes(world_size)))
     except OSError:
-        Path(path).unlink()
-        return None
-    finally:
         os.close(descriptor)
-    return path
+        return None
+    return descriptor
 
 
 def _map(path: str | None, pids: list[int]) -> mmap.mmap | None:

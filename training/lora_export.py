@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
@@ -34,7 +34,8 @@ def export_adapter(model: PreTrainedModel, folder: Path, dtype: torch.dtype, bas
         if is_leader:
             gathered[name_in_peft(name)] = whole.to("cpu", dtype).contiguous()
     if is_leader:
-        save_file(gathered, folder / WEIGHTS, metadata={"format": "pt"})
+        # By way of bytes: safetensors' own files can be read by their owner only.
+        (folder / WEIGHTS).write_bytes(save(gathered, metadata={"format": "pt"}))
         (folder / CONFIG).write_text(json.dumps(_description(model, base), indent=2) + "\n", encoding="utf-8")
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
@@ -85,7 +86,8 @@ def _description(model: PreTrainedModel, base: ModelConfig) -> dict[str, Any]:
     description: dict[str, Any] = model.peft_config["default"].to_dict()
     return {
         **description,
-        "base_model_name_or_path": base.name,
+        # A local folder by its full path, for whoever loads it from somewhere else.
+        "base_model_name_or_path": str(Path(base.name).absolute()) if Path(base.name).is_dir() else base.name,
         "revision": base.revision,
         # It is a set, whose order differs from process to process.
         "target_modules": sorted(description["target_modules"]),

@@ -40,7 +40,16 @@ def main(run_folder: str) -> int:
     run = RunFolder.at(run_folder)
     folder = run.attempt(attempt)
     config, command, arguments = config_from_args(
-        parse_args([f"--shutdown-timeout={_SAVE_GRACE_S}", "-m", "training.worker", run_folder])
+        parse_args(
+            [
+                f"--shutdown-timeout={_SAVE_GRACE_S}",
+                # Or torchrun leaves an empty folder in the temporary one, whatever it is given below.
+                f"--log-dir={folder / 'logs'}",
+                "-m",
+                "training.worker",
+                run_folder,
+            ]
+        )
     )
     config.logs_specs = RankLogs(folder / "logs")
     # torchrun restarts in place would redo work behind the supervisor's back.

@@ -15,6 +15,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from training import checkpoint
+from training.adapter_folder import is_adapter
 from training.build import build_model
 from training.config import check_world_size
 from training.data import PackedDataset, check_lengths
@@ -99,7 +100,7 @@ class Rank:
             with self._span("export"):
                 self._export(trainer.model)
         # Nobody leaves before all are done: a launcher may take the first to leave as the end of the job.
-        dist.barrier()
+        checkpointer.barrier()
         # Not after a failure: it could wait for ranks that are gone.
         dist.destroy_process_group()
         return finished
@@ -134,6 +135,7 @@ class Rank:
             on_written=lambda seconds: self.events.write(
                 Span(name="checkpoint_write", phase="end", seconds=seconds)
             ),
+            on_failed=self._warn_of_failed_save,
         )
 
     def _num_rows(self) -> int:
@@ -183,8 +185,9 @@ class Rank:
                 stop_asked=lambda: self.stop.asked,
             )
         except UserError:
-            # All ranks leave together, so what is being written can be finished.
-            checkpointer.wait()
+            # All ranks leave together, so what is being written can be finished. If it cannot, that is not why.
+            with contextlib.suppress(Exception):
+                checkpointer.wait()
             raise
 
     def _on_step(self, metrics: TrainStep) -> None:
@@ -226,6 +229,14 @@ class Rank:
             export_adapter(model, staging, dtype, config.model)
         if self.is_leader:
             copy_companions(source, staging, dtype, self._num_rows())
+            if is_adapter(staging):
+                # With it, transformers would look for a whole model; without, it loads the base and the adapter.
+                (staging / "config.json").unlink()
+
+    def _warn_of_failed_save(self, error: Exception) -> None:
+        text = f"a checkpoint could not be written and is made again: {type(error).__name__}: {error}"
+        print(text, flush=True)
+        self.events.write(Note(level="warning", text=text))
 
     def _note(self, text: str) -> None:
         if self.is_leader:

@@ -43,7 +43,7 @@ class StepReport:
 
     Attributes:
         loss: Nats per supervised token of the whole step.
-        rank_losses: The same of every rank; NaN for a rank that had none to learn from.
+        rank_losses: The same of every rank; None for a rank that had none to learn from.
         grad_norm: Global gradient norm before clipping.
         supervised: Tokens that the loss is taken over.
         tokens: Tokens, padding excluded.
@@ -55,7 +55,7 @@ class StepReport:
     """
 
     loss: float
-    rank_losses: list[float]
+    rank_losses: list[float | None]
     grad_norm: float
     supervised: int
     tokens: int
@@ -99,7 +99,7 @@ class PendingReport:
         total = {name: int(sum(columns[name])) for name in _FIELDS[1:]}
         # A rank's share is its sum over the supervised tokens of all ranks.
         rank_losses = [
-            share * total["supervised"] / own if own else float("nan")
+            share * total["supervised"] / own if own else None
             for share, own in zip(columns["loss"], columns["supervised"], strict=True)
         ]
         return StepReport(

@@ -227,7 +227,7 @@ class Trainer:
             step=pending.step,
             num_steps=self.plan.num_steps,
             loss=report.loss,
-            worst_rank_loss=max((loss for loss in report.rank_losses if not math.isnan(loss)), default=None),
+            worst_rank_loss=max((loss for loss in report.rank_losses if loss is not None), default=None),
             grad_norm=report.grad_norm,
             learning_rate=pending.learning_rate,
             num_tokens=report.tokens,
@@ -313,10 +313,11 @@ def _check(report: StepReport, step: int, config: RunConfig) -> None:
         )
     if math.isfinite(report.loss) and math.isfinite(report.grad_norm):
         return
-    bad = [rank for rank, loss in enumerate(report.rank_losses) if math.isinf(loss) or math.isnan(loss)]
+    # Where only the norm is bad, no rank's loss is.
+    bad = [n for n, loss in enumerate(report.rank_losses) if loss is not None and not math.isfinite(loss)]
     where = f" (rank {', '.join(map(str, bad))})" if 0 < len(bad) < len(report.rank_losses) else ""
     raise UserError(
-        f"the loss of step {step} is {report.loss}{where} and the gradient norm {report.grad_norm}: lower "
+        f"the loss of step {step} is {report.loss:.6g}{where} and the gradient norm {report.grad_norm:.6g}: lower "
         "training.learning_rate, or raise training.warmup_ratio"
     )
 

@@ -10,7 +10,7 @@ from components.evaluate.report import ReportData, render_report
 from components.evaluate.results import ModelName, ModelResult, load_result, save_result
 from components.evaluate.settings import Settings
 from components.step import Step
-from training.adapter_folder import is_adapter
+from training.adapter_folder import has_model, is_adapter
 from training.config import RunConfig
 from training.errors import UserError
 from training.events import Evaluation
@@ -44,7 +44,7 @@ def evaluate_run(step: Step, metrics: MetricsSink, report_path: str | Path) -> N
     quiet_libraries()
     folder = step.folder
     inputs, config = folder.inputs(), folder.config()
-    if not (folder.model / "config.json").is_file():
+    if not has_model(folder.model):
         raise UserError(f"the run '{folder.run}' has no tuned model in {folder.model}: run the step train again")
     settings = Settings.of(config)
     base = _base_result(step, inputs, settings)

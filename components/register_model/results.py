@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.adapter_folder import is_adapter
+from training.adapter_folder import has_model, is_adapter
 from training.config import RunConfig
 from training.errors import UserError
 from training.run_folder import RunFolder, RunInputs
@@ -52,7 +52,7 @@ def read_results(folder: RunFolder) -> Results:
     if not folder.config_file.is_file():
         raise UserError(f"the run '{folder.run}' has no configuration: run the preflight step first")
     inputs = folder.inputs()
-    if not (folder.model / "config.json").is_file() or not list(folder.model.glob("*.safetensors")):
+    if not has_model(folder.model) or not list(folder.model.glob("*.safetensors")):
         raise UserError(
             f"the tuned model of the run '{folder.run}' is missing ({folder.model}): run the train step again"
         )

@@ -6,6 +6,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import GPT2Config, LlamaConfig, MistralConfig
 
 from training.attention import choose_attention, document_attention
+from training.errors import UserError
 
 
 def bounds(*lengths):
@@ -57,13 +58,26 @@ def test_forms_that_it_lacks_are_refused(extra):
 
 
 def test_auto_takes_documents_where_they_fit():
-    from transformers import Gemma2Config
+    from transformers import Gemma2Config, Llama4TextConfig
 
     assert choose_attention("auto", LlamaConfig()) == "documents"
     assert choose_attention("auto", GPT2Config()) == "documents"
     assert choose_attention("auto", MistralConfig()) == "documents"
     assert choose_attention("auto", Gemma2Config()) is None, "soft-capped scores need eager"
+    assert choose_attention("auto", Llama4TextConfig()) is None, "chunks stand in the mask"
     assert choose_attention("sdpa", LlamaConfig()) == "sdpa"
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr("training.attention.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="flash-attn is not installed: install it"):
+        choose_attention("flash_attention_2", LlamaConfig())
+
+
+def test_a_mask_beyond_documents_is_refused():
+    query, key, value = tensors(4, 4, samples=1)
+    with pytest.raises(UserError, match=r"set model\.attention to sdpa"):
+        document_attention(torch.nn.Identity(), query, key, value, torch.ones(1), **bounds(30))
 
 
 def test_cuda_takes_all_documents_in_one_call():

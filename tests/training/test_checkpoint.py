@@ -67,8 +67,8 @@ def _flat(state, prefix=""):
             yield f"{prefix}{name}", value
 
 
-def saver(folder, model, optimizer, **config):
-    return Checkpointer(folder, model, optimizer, IDENTITY, CheckpointConfig(**config), attempt=1)
+def saver(folder, model, optimizer, on_failed=print):
+    return Checkpointer(folder, model, optimizer, IDENTITY, CheckpointConfig(), attempt=1, on_failed=on_failed)
 
 
 def begin(rank, source, folder, kind):
@@ -146,19 +146,29 @@ def test_training_goes_on_while_a_checkpoint_is_written(tiny_model, tmp_path):
 def save_in_vain(rank, source, folder):
     model, optimizer = set_up(source)
     step(model, optimizer, 0)
-    checkpointer = saver(folder, model, optimizer)
+    failures = []
+    checkpointer = saver(folder, model, optimizer, on_failed=failures.append)
+    write, full = checkpoint.dcp.save, OSError(28, "No space left on device")
 
     def fail(*args, **kwargs):
-        raise OSError(28, "No space left on device")
+        raise full
 
     checkpoint.dcp.save = fail
     checkpointer.save(1)
     with pytest.raises(OSError, match="No space left"):
         checkpointer.save(2)
-    assert checkpoints(folder) == []
+    assert failures == [full] and checkpoints(folder) == []
+    # What it failed of has passed: the state that there is now is saved, and at once.
+    checkpointer.save(3)
+    checkpointer._pending.exception()
+    checkpoint.dcp.save = write
+    checkpointer.save(4)
+    assert [path.name for path in checkpoints(folder)] == ["step-00000004"]
+    assert failures == [full, full]
+    checkpointer.wait()
 
 
-def test_a_write_that_failed_is_told_at_the_next_save(tiny_model, tmp_path):
+def test_a_write_that_failed_is_told_and_made_up_for_by_the_next(tiny_model, tmp_path):
     run_ranks(2, save_in_vain, tiny_model, tmp_path / "checkpoints")
 
 

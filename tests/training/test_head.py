@@ -1,5 +1,7 @@
 """The chunked loss against the naive one, over architectures, and what it never holds."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,13 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, PhiConfig
 
-from tests.runs import VOCABULARY, as_sample, llama_config, packed_rows
+from tests.runs import VOCABULARY, as_sample, llama_config, packed_rows, run_ranks, save_model
 from training import head
+from training.build import build_model
+from training.config import RunConfig
 from training.data import IGNORE, PackedSample, collate
 from training.head import SummedLoss, model_inputs
+from training.model import load_weights
 
 CPU = torch.device("cpu")
 SIZES = {
@@ -23,7 +28,7 @@ SIZES = {
 }
 
 CONFIGS = {
-    "plain": llama_config(tie_word_embeddings=True),
+    "plain": llama_config(num_hidden_layers=2, tie_word_embeddings=True),
     "bias in the head": PhiConfig(**SIZES),
     "capped logits": Gemma2Config(**SIZES, final_logit_softcapping=3.0),
     "scaled logits": CohereConfig(**SIZES, logit_scale=0.25),
@@ -96,6 +101,57 @@ def test_an_unknown_treatment_of_logits_is_left_to_the_model(small_chunks, monke
     loss = SummedLoss(model)
     assert loss(batch_of()).item() == pytest.approx(naive(model, batch_of()).item(), rel=1e-12)
     assert not loss._chunked
+
+
+def one_rank_of_bad_numbers(rank, source):
+    """NaN in one rank's first batch only; the ranks have to make the same passes all the same."""
+    model = build_model(
+        RunConfig.model_validate({"model": {"name": "m"}, "data": {"train": "d"}}), source, CPU, torch.float32
+    )
+    load_weights(model, source)
+    rows = model.model.embed_tokens.weight.detach().to_local()
+    if rank == 0:
+        rows[1] = math.nan  # a token that only rank 1 has
+    ids = np.array([2, 3, 4, 5] if rank == 0 else [1, 3, 4, 5], np.int32)
+    labels = np.full(4, IGNORE, np.int32) if rank == 0 else ids
+    loss = SummedLoss(model)
+    for _ in range(2):
+        found = loss(collate([PackedSample(ids, labels, np.array([4], np.int32))], CPU))
+        found.backward()
+    assert loss._chunked and math.isnan(found.item()) == (rank == 1)
+
+
+def test_ranks_agree_on_the_form_whatever_their_numbers(tmp_path):
+    config = GraniteConfig(**SIZES, logits_scaling=4.0, tie_word_embeddings=False)
+    run_ranks(2, one_rank_of_bad_numbers, save_model(tmp_path / "source", config))
+
+
+def test_evaluation_makes_no_gradients():
+    model, batch = build(CONFIGS["plain"], torch.float32), batch_of(4)
+    with torch.no_grad(), CountProducts() as seen:
+        SummedLoss(model)(batch)
+    in_layers = 2 * 7
+    assert seen.count == in_layers + 1, "the head's product, and none for its gradients"
+
+
+class CountProducts(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.mm.out)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_sum_of_many_chunks_in_bf16_is_taken_in_fp32():
+    torch.manual_seed(0)
+    total = head._Sum(torch.empty(8, 8, dtype=torch.bfloat16))
+    exact = torch.zeros(8, 8, dtype=torch.float64)
+    for _ in range(300):
+        left, right = torch.rand(8, 4).bfloat16(), torch.rand(4, 8).bfloat16()
+        total.add_product(left, right)
+        exact += left.double() @ right.double()
+    # In bf16, of 8 bits, a sum that has grown to 256 times its addends would stand still.
+    assert ((total.value.double() - exact).norm() / exact.norm()).item() < 0.004
 
 
 def test_nothing_supervised_is_a_loss_of_zero_with_gradients_of_zero():

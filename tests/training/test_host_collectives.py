@@ -42,8 +42,6 @@ def compare(rank, size, dtype):
         _ReduceScatter(region)(found, whole, group, dist.ReduceOp.SUM)
         bound = 8 * torch.finfo(dtype).eps
         assert torch.allclose(found.double(), exact[rank * size : (rank + 1) * size], rtol=bound, atol=bound)
-    dist.barrier()
-    assert not list(host_collectives._FOLDER.glob("shardline-*"))
 
 
 # Sizes that fill buffers exactly, leave a rest, and fit one.
@@ -104,8 +102,6 @@ def without_one_that_can_open(rank):
     if rank == 1:
         host_collectives._map = lambda path, pids: None
     assert _Region.open(dist.group.WORLD) is None
-    dist.barrier()
-    assert not list(host_collectives._FOLDER.glob("shardline-*"))
 
 
 def test_all_do_without_when_one_cannot():

@@ -1,6 +1,7 @@
 """What a step says of itself, read at once and a step late, as accelerators are."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def gather(rank):
     counts = RankCounts(supervised[rank], 10 + rank, 12, 100, 7 - rank, stop=rank == 2)
     report = PendingReport(torch.tensor(shares[rank]), torch.tensor(0.5), counts, clock).read()
     assert report.loss == 3.0 and report.grad_norm == 0.5
-    assert report.rank_losses[:2] == [2.0, 6.0] and math.isnan(report.rank_losses[2])
+    assert report.rank_losses == [2.0, 6.0, None]
     assert (report.supervised, report.tokens, report.positions) == (4, 33, 36)
     assert (report.squared_lengths, report.memory_bytes, report.stop) == (300, 7, True)
     assert set(report.seconds) == {"data"}
@@ -116,8 +117,10 @@ def test_the_rank_whose_loss_is_bad_is_named():
 
     config = RunConfig.model_validate({"model": {"name": "m"}, "data": {"train": "d"}})
     numbers = {"supervised": 4, "tokens": 4, "positions": 4, "squared_lengths": 4, "memory_bytes": 1}
-    report = StepReport(
-        loss=math.nan, rank_losses=[1.0, math.nan], grad_norm=math.nan, stop=False, seconds={}, **numbers
+    bad = StepReport(
+        loss=math.nan, rank_losses=[1.0, math.nan, None], grad_norm=math.nan, stop=False, seconds={}, **numbers
     )
-    with pytest.raises(UserError, match=r"the loss of step 3 is nan \(rank 1\)"):
-        _check(report, 3, config)
+    with pytest.raises(UserError, match=r"the loss of step 3 is nan \(rank 1\) and"):
+        _check(bad, 3, config)
+    with pytest.raises(UserError, match=r"the loss of step 3 is 2 and the gradient norm inf"):
+        _check(replace(bad, loss=2.0, rank_losses=[2.0, None], grad_norm=math.inf), 3, config)
