@@ -97,8 +97,10 @@ class Checkpointer:
             Exception: The save before it failed, and so does this one.
         """
         failure = self._failure_of_pending()
-        # Rank 0 may be sealing the last one still, for longer than other collectives may take.
-        self.barrier()
+        # All have to know, as they go on together. Rank 0 may be sealing the last one still, for longer than other
+        # collectives may take.
+        failed = torch.tensor(int(failure is not None))
+        dist.all_reduce(failed, group=self._group)
         staging = self.folder / f".staging-{self._attempt}-{_name(step)}"
         if _is_leader():
             shutil.rmtree(staging, ignore_errors=True)
@@ -109,7 +111,7 @@ class Checkpointer:
         if failure is not None:
             # The state is whole all the same, and what it fails of may pass: this save is tried, and at once.
             self._on_failed(failure)
-        if block or failure is not None or not self._config.asynchronous:
+        if block or failed or not self._config.asynchronous:
             self._write(state, staging, step)
             self.barrier()
             return

@@ -172,6 +172,31 @@ def test_a_write_that_failed_is_told_and_made_up_for_by_the_next(tiny_model, tmp
     run_ranks(2, save_in_vain, tiny_model, tmp_path / "checkpoints")
 
 
+def fail_on_the_leader(rank, source, folder):
+    model, optimizer = set_up(source)
+    step(model, optimizer, 0)
+    checkpointer = saver(folder, model, optimizer)
+    seal = checkpoint.seal
+
+    def fail(*args, **kwargs):
+        raise OSError(5, "Input/output error")
+
+    checkpoint.seal = fail  # which only rank 0 calls
+    checkpointer.save(1)
+    checkpointer._pending.exception()
+    checkpoint.seal = seal
+    checkpointer.save(2)
+    step(model, optimizer, 1, checkpointer.wait_for_copy)
+    checkpointer.save(3)
+    checkpointer.wait()
+    checkpointer.barrier()
+    assert [path.name for path in checkpoints(folder)] == ["step-00000002", "step-00000003"]
+
+
+def test_a_failure_of_one_rank_keeps_all_in_step(tiny_model, tmp_path):
+    run_ranks(2, fail_on_the_leader, tiny_model, tmp_path / "checkpoints")
+
+
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_run_keeps_the_newest_and_says_how_long_each_took(make_run, asynchronous):
     saving = {"every_steps": 1, "keep": 2, "keep_after_finish": True, "asynchronous": asynchronous}
