@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import shutil
 
 import pytest
@@ -526,3 +527,14 @@ def loss_of_documents(model, row):
         total = total + F.cross_entropy(logits, torch.tensor(row["labels"][part]), reduction="sum")
         begin += length
     return total
+
+
+def test_an_adapter_s_folder_is_for_everyone_and_everywhere(make_run, tiny_model):
+    run = make_run(model=tiny_model, training={"method": "lora", "precision": "fp32", "max_steps": 1})
+    run.train(1)
+    files = {path.name: path for path in run.folder.model.iterdir()}
+    # transformers would take a folder with a config.json for a whole model.
+    assert "config.json" not in files
+    umask = os.umask(0)
+    os.umask(umask)
+    assert files["adapter_model.safetensors"].stat().st_mode & 0o777 == 0o666 & ~umask
