@@ -26,7 +26,6 @@ from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
@@ -34,6 +33,7 @@ from training.config import CheckpointConfig
 from training.device import use_device
 from training.errors import UserError
 from training.model import trainable_weights
+from training.shards import local_part
 from training.store import MANIFEST, about, remove, rename_into_place, seal, verify
 
 _WRITE_TIMEOUT = timedelta(hours=1)
@@ -75,7 +75,7 @@ class Checkpointer:
         self._on_failed = on_failed
         # A group of its own: its collectives run beside those of the training.
         self._group = dist.new_group(backend="gloo", timeout=_WRITE_TIMEOUT)
-        self._device = _local(next(model.parameters())).device
+        self._device = local_part(next(model.parameters())).device
         self._writer = ThreadPoolExecutor(1, "checkpoint", use_device, (self._device,))
         self._pending: Future[None] | None = None
         self._copied = threading.Event()
@@ -261,7 +261,7 @@ def check_space(folder: Path, state: dict[str, Any], what: str) -> None:
         UserError: It does not fit. Nothing was written.
     """
     tensors = [value for value in tree_leaves(state) if isinstance(value, torch.Tensor)]
-    local = [_local(value) for value in tensors]
+    local = [local_part(value) for value in tensors]
     device = local[0].device
     needed = torch.tensor(sum(t.numel() * t.element_size() for t in local), dtype=torch.int64, device=device)
     dist.all_reduce(needed)
@@ -278,10 +278,6 @@ def check_space(folder: Path, state: dict[str, Any], what: str) -> None:
 def training_state(model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """What a checkpoint holds: the trained weights and the optimizer's state. Frozen weights are in the store."""
     return {"model": trainable_weights(model), "optimizer": get_optimizer_state_dict(model, optimizer)}
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _name(step: int) -> str:

@@ -1,9 +1,14 @@
-"""This rank's rows of a parameter."""
+"""This rank's part of a parameter."""
 
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor, sharded or whole; it shares the tensor's memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def local_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:

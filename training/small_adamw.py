@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from training.shards import local_part
+
 _BLOCK = 256
 _FLOAT8 = torch.float8_e4m3fn
 _MANTISSA_BITS = {torch.bfloat16: 7, _FLOAT8: 3}
@@ -71,7 +73,7 @@ class SmallAdamW(torch.optim.Optimizer):
         state["step"] += 1
         steps = int(state["step"])
         beta1, beta2 = group["betas"]
-        value, gradient = _local(parameter), _local(parameter.grad).float()
+        value, gradient = local_part(parameter), local_part(parameter.grad).float()
         first = _read(state, "exp_avg").lerp_(gradient, 1 - beta1)
         # The root of the second moment is kept: it spans half as many orders of magnitude.
         root = _read(state, "exp_avg_sq").square_().lerp_(gradient.square(), 1 - beta2).sqrt_()
@@ -97,17 +99,17 @@ class SmallAdamW(torch.optim.Optimizer):
 
 def _read(state: dict[str, Any], name: str) -> torch.Tensor:
     """A moment in fp32, in memory of its own."""
-    kept = _local(state[name])
+    kept = local_part(state[name])
     value = kept.to(torch.float32, copy=True)
     if kept.dtype != _FLOAT8:
         return value
-    scale = _local(state[f"{name}_scale"]).repeat_interleave(_BLOCK, dim=1)
+    scale = local_part(state[f"{name}_scale"]).repeat_interleave(_BLOCK, dim=1)
     rows = value.flatten(1)
     return rows.mul_(scale[:, : rows.shape[1]]).view_as(kept)
 
 
 def _write(state: dict[str, Any], name: str, value: torch.Tensor, noise: torch.Generator) -> None:
-    kept = _local(state[name])
+    kept = local_part(state[name])
     if kept.dtype == torch.float32 or not kept.numel():
         kept.copy_(value)
         return
@@ -125,7 +127,7 @@ def _write(state: dict[str, Any], name: str, value: torch.Tensor, noise: torch.G
         # A second moment that rounds to 0 would divide by eps alone.
         scaled = scaled.clamp_(min=_SMALLEST_FLOAT8)
     kept.copy_(scaled.flatten(1)[:, : rows.shape[1]].view_as(kept).to(_FLOAT8))
-    _local(state[f"{name}_scale"]).copy_(scale)
+    local_part(state[f"{name}_scale"]).copy_(scale)
 
 
 def _round(value: torch.Tensor, dtype: torch.dtype, noise: torch.Generator) -> torch.Tensor:
@@ -151,7 +153,3 @@ def _zeros_by_row(parameter: torch.Tensor) -> torch.Tensor:
         shape=torch.Size((parameter.shape[0], columns)),
         stride=(columns, 1),
     )
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
