@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from pipelines import job_commands, kubeflow_commands
 from training.errors import EXIT_INVALID, UserError
 
 app = typer.Typer(
@@ -122,6 +123,14 @@ def config(
         print(reference_page(), end="")
         return
     print(to_yaml(resolve(read_recipe(find_recipe(recipe)), overrides or [])), end="")
+
+
+app.command()(kubeflow_commands.submit)
+app.command()(kubeflow_commands.schedule)
+app.command()(job_commands.render)
+app.command()(job_commands.status)
+app.command()(job_commands.logs)
+app.command()(job_commands.stop)
 
 
 def main() -> None:

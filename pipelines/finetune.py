@@ -1,5 +1,7 @@
 """The `finetune` graph: data and model in, an evaluated and registered model out."""
 
+from collections.abc import Iterable
+
 from kfp import dsl, kubernetes
 
 from components.download_model.component import download_model as download_model_step
@@ -12,12 +14,29 @@ from components.train.component import train as train_step
 
 STORE_MOUNT = "/mnt/shardline"
 
+_HUB = ("HF_TOKEN",)
+_TRACKING = (
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+)
+
+_RESTARTS = 3
+"""How often Kubeflow starts the train step again when its pod is lost. It finds the job that it made."""
+
 
 # Above the graph, because the decorator traces the graph as soon as it is defined.
 def _on_store(task: dsl.PipelineTask, claim: str) -> dsl.PipelineTask:
     """Mount the store, and leave caching to it: it knows what is still there, and Kubeflow does not."""
     task.set_caching_options(False)
     return kubernetes.mount_pvc(task, pvc_name=claim, mount_path=STORE_MOUNT)
+
+
+def _with_secret(task: dsl.PipelineTask, secret: str, keys: Iterable[str]) -> dsl.PipelineTask:
+    """Give a task these keys of the secret as environment, as far as they are there."""
+    return kubernetes.use_secret_as_env(task, secret, {key: key for key in keys}, optional=True)
 
 
 @dsl.pipeline(name="shardline-finetune")
@@ -34,6 +53,7 @@ def finetune(
     sequence_length: int = 0,
     precision: str = "",
     strategy: str = "",
+    num_nodes: int = 0,
     procs_per_node: int = 0,
     registered_model: str = "",
     mlflow_tracking_uri: str = "",
@@ -41,6 +61,8 @@ def finetune(
     run: str = "",
     store: str = STORE_MOUNT,
     store_claim: str = "shardline-store",
+    secret: str = "shardline-credentials",
+    skip_unchanged: bool = False,
 ) -> None:
     """Fine-tune a Hugging Face causal language model with PyTorch FSDP, evaluate it, and register it in MLflow.
 
@@ -48,7 +70,7 @@ def finetune(
     over the recipe.
 
     Args:
-        recipe: Name of a recipe that ships with Shardline, or path of a YAML file that every step can read.
+        recipe: Name of a recipe that ships with Shardline, path of a YAML file in the store, or the text of one.
         model: Model to fine-tune: hub id, folder, .gguf file, or package://PACKAGE/FILE.gguf.
         model_revision: Branch, tag or commit of a hub model.
         train_data: Training data: a JSONL file or a hub data set id.
@@ -60,44 +82,55 @@ def finetune(
         sequence_length: Tokens in a packed sample.
         precision: auto, bf16 or fp32.
         strategy: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD or NO_SHARD.
-        procs_per_node: Ranks on a node; by default one per GPU.
+        num_nodes: Nodes that train together, each a pod.
+        procs_per_node: Ranks on a node, which is one per GPU.
         registered_model: Name of the model in MLflow's registry.
         mlflow_tracking_uri: MLflow server; by default SQLite inside the store.
-        overrides: Any other setting as section.field=value, separated by ; or line breaks.
+        overrides: Any other setting as section.field=value, separated by ; or line breaks, or a JSON list.
         run: Name of the run; by default the pipeline job's. A run of the same name and configuration resumes.
         store: Root folder of the store.
         store_claim: PersistentVolumeClaim (ReadWriteMany) that is mounted at /mnt/shardline.
+        secret: Secret with credentials, as far as they are needed, under the keys HF_TOKEN,
+            MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD, MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID and
+            AWS_SECRET_ACCESS_KEY. It need not exist.
+        skip_unchanged: Do nothing if a finished run was trained from the same data, model and settings.
     """
     job = dsl.PIPELINE_JOB_NAME_PLACEHOLDER
     stop = _on_store(stop_training_step(store=store, run=run, job=job), store_claim)
     with dsl.ExitHandler(stop):
-        prepared = _on_store(
-            preflight_step(
-                store=store,
-                run=run,
-                job=job,
-                recipe=recipe,
-                model=model,
-                model_revision=model_revision,
-                train_data=train_data,
-                heldout_data=heldout_data,
-                epochs=epochs,
-                max_steps=max_steps,
-                learning_rate=learning_rate,
-                global_batch_size=global_batch_size,
-                sequence_length=sequence_length,
-                precision=precision,
-                strategy=strategy,
-                procs_per_node=procs_per_node,
-                registered_model=registered_model,
-                mlflow_tracking_uri=mlflow_tracking_uri,
-                overrides=overrides,
-            ),
-            store_claim,
+        prepared = preflight_step(
+            store=store,
+            run=run,
+            job=job,
+            recipe=recipe,
+            model=model,
+            model_revision=model_revision,
+            train_data=train_data,
+            heldout_data=heldout_data,
+            epochs=epochs,
+            max_steps=max_steps,
+            learning_rate=learning_rate,
+            global_batch_size=global_batch_size,
+            sequence_length=sequence_length,
+            precision=precision,
+            strategy=strategy,
+            num_nodes=num_nodes,
+            procs_per_node=procs_per_node,
+            registered_model=registered_model,
+            mlflow_tracking_uri=mlflow_tracking_uri,
+            overrides=overrides,
+            store_claim=store_claim,
+            skip_unchanged=skip_unchanged,
         )
-        name = prepared.outputs["Output"]
-        downloaded = _on_store(download_model_step(store=store, run=name), store_claim)
-        tokenized = _on_store(tokenize_dataset_step(store=store, run=name), store_claim)
-        trained = _on_store(train_step(store=store, run=name), store_claim).after(downloaded, tokenized)
-        evaluated = _on_store(evaluate_step(store=store, run=name), store_claim).after(trained)
-        _on_store(register_model_step(store=store, run=name), store_claim).after(evaluated)
+        _with_secret(_on_store(prepared, store_claim), secret, (*_HUB, *_TRACKING))
+        name = prepared.outputs["run_name"]
+        with dsl.If(prepared.outputs["proceed"] == True, name="something-to-train"):  # noqa: E712 (a graph's)
+            downloaded = _on_store(download_model_step(store=store, run=name), store_claim)
+            _with_secret(downloaded, secret, _HUB)
+            tokenized = _on_store(tokenize_dataset_step(store=store, run=name), store_claim)
+            _with_secret(tokenized, secret, _HUB)
+            trained = _on_store(train_step(store=store, run=name, job=job), store_claim)
+            trained.after(downloaded, tokenized).set_retry(_RESTARTS, backoff_duration="30s")
+            evaluated = _on_store(evaluate_step(store=store, run=name), store_claim).after(trained)
+            registered = _on_store(register_model_step(store=store, run=name), store_claim).after(evaluated)
+            _with_secret(registered, secret, _TRACKING)

@@ -42,6 +42,10 @@ def main(arguments_file: str, parent: int) -> int:
     die_with_parent(parent)
     lock = lock_graph(folder)
     assert lock is not None, "the parent holds the run, so nothing else starts its graph"
+    # On one machine nothing starts a step again; the command is what goes on from where it ended.
+    for component in finetune.pipeline_spec.components.values():
+        for task in component.dag.tasks.values():
+            task.ClearField("retry_policy")
     local.init(
         runner=local.SubprocessRunner(use_venv=False),
         pipeline_root=str(path.parent / "outputs"),

@@ -184,7 +184,8 @@ def _is_unfinished(path: Path, config: RunConfig) -> bool:
         wanted = getattr(config, section).revision
         if wanted is None:
             getattr(saved, section).revision = None
-    return saved == config
+    # Where it runs does not make it another run.
+    return saved.model_copy(update={"cluster": config.cluster}) == config
 
 
 @contextlib.contextmanager

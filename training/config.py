@@ -7,11 +7,27 @@ put together from recipe, overrides and pipeline parameters lives in `training.r
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
+
+KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
+
+EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+# YAML makes a number of 48, and Kubernetes takes both.
+Quantity = Annotated[
+    str,
+    BeforeValidator(lambda given: str(given) if isinstance(given, int) and not isinstance(given, bool) else given),
+    Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"),
+]
+
+_CREDENTIAL = r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|KEY)(_|$)"
+"""In the name of a variable: it holds what must not be seen."""
+
+_RESOURCE = r"^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 
 class _Section(BaseModel):
@@ -252,6 +268,23 @@ class ResilienceConfig(_Section):
     max_attempts: int = Field(default=2, ge=1)
     """Attempts in all. A failure that trying again cannot mend (configuration, data) ends the run at once."""
 
+    queue_timeout_s: int | None = Field(default=None, ge=1)
+    """Most seconds that an attempt may wait in a queue (Kueue) before the run fails. null: as long as it takes."""
+
+    start_timeout_s: int | None = Field(default=1800, ge=1)
+    """Most seconds from its admission until all pods of an attempt run: scheduling, new nodes, image pulls. null:
+    no limit."""
+
+    run_timeout_s: int | None = Field(default=None, ge=1)
+    """Most seconds that an attempt may run. null: no limit."""
+
+    stall_timeout_s: int | None = Field(default=1800, ge=1)
+    """Most seconds that a running attempt may say nothing, neither a step nor a save, before it is stopped and
+    counts as failed. null: no limit."""
+
+    heartbeat_timeout_s: int = Field(default=300, ge=5)
+    """Seconds after which a cluster job that hears nothing of the `train` step saves and leaves."""
+
 
 class EvaluationConfig(_Section):
     """How base and tuned model are compared on the held-out rows."""
@@ -314,14 +347,122 @@ class RegistryConfig(_Section):
 
 
 class ClusterConfig(_Section):
-    """Where the training processes run."""
+    """Where the training processes run, and what their pods ask of a cluster."""
 
-    launcher: Literal["auto", "local"] = "auto"
-    """`local` starts torchrun on the machine (or in the pod) of the `train` step. `auto` chooses."""
+    launcher: Literal["auto", "local", "pytorchjob", "trainjob"] = "auto"
+    """`pytorchjob` and `trainjob` create a job of that kind in Kubernetes; `local` starts torchrun on the machine
+    (or in the pod) of the `train` step. `auto`: inside a cluster the kind of job that is installed there, else
+    local."""
+
+    namespace: KubernetesName | None = None
+    """Namespace of the job. Unset: that of the `train` step's pod, or of the kubeconfig's context."""
+
+    image: str | None = Field(default=None, min_length=1)
+    """Image of the job's pods. Unset: that of the `train` step's pod."""
+
+    image_pull_secrets: tuple[KubernetesName, ...] = ()
+    """Secrets that hold credentials of the image's registry."""
+
+    service_account: KubernetesName | None = None
+    """Service account of the job's pods. They need no rights; unset: the namespace's default."""
+
+    store_claim: KubernetesName | None = None
+    """PersistentVolumeClaim (ReadWriteMany) that is mounted at the store's root. The pipeline's parameter of the
+    same name sets it."""
+
+    gpus_per_node: int | None = Field(default=None, ge=0)
+    """GPUs that each pod asks for; 0 trains on CPUs. Unset: `parallel.procs_per_node`."""
+
+    gpu_resource: str = Field(default="nvidia.com/gpu", pattern=_RESOURCE)
+    """Name under which the cluster offers its GPUs."""
+
+    cpus_per_node: Quantity | None = None
+    """CPUs that each pod asks for, such as 48. Unset: what the `train` task asks for, if anything."""
+
+    memory_per_node: Quantity | None = None
+    """Memory that each pod asks for, such as 512Gi. Unset: what the `train` task asks for, if anything."""
+
+    efa_per_node: int = Field(default=0, ge=0)
+    """Elastic Fabric Adapter interfaces (AWS) that each pod asks for."""
+
+    resources: dict[Annotated[str, Field(pattern=_RESOURCE)], Quantity] = {}
+    """Other resources that each pod asks for, by name, such as {hugepages-2Mi: 5120Mi, rdma/ib: 1}."""
+
+    shared_memory: Quantity | None = None
+    """Most that /dev/shm takes of a pod's memory, such as 64Gi. Unset: no limit of its own."""
+
+    env: dict[EnvName, str] = {}
+    """Environment of the job's pods, on top of Shardline's own settings for NCCL and the like. Nothing secret."""
+
+    secrets: dict[EnvName, Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[\w.-]+$")]] = {}
+    """Environment from secrets, as {VARIABLE: secret/key}."""
+
+    node_selector: dict[str, str] = {}
+    """Labels that a node must have, such as {node.kubernetes.io/instance-type: p5.48xlarge}."""
+
+    autoscaling: bool = False
+    """Whether the cluster adds machines on demand, so that preflight does not expect them to be there already."""
+
+    tolerations: tuple[dict[str, Any], ...] = ()
+    """Taints that the pods tolerate, as Kubernetes writes them. Those of the `train` task come on top."""
+
+    affinity: dict[str, Any] = {}
+    """Affinity of the pods, as Kubernetes writes it. Unset: that of the `train` task."""
+
+    labels: dict[str, str] = {}
+    """More labels on the job and its pods."""
+
+    annotations: dict[str, str] = {}
+    """More annotations on the job and its pods."""
+
+    queue: str | None = Field(default=None, min_length=1)
+    """Kueue's LocalQueue that admits the job; with `gang: volcano` Volcano's queue."""
+
+    gang: Literal["none", "volcano", "coscheduling"] = "none"
+    """Start all pods or none, through this gang scheduler; the training operator must run with it."""
+
+    priority_class: KubernetesName | None = None
+    """PriorityClass of the pods."""
+
+    rendezvous: Literal["c10d", "etcd"] = "c10d"
+    """How the nodes of a PyTorchJob find each other: `c10d` through the first pod, `etcd` through a server."""
+
+    etcd_endpoint: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+:\d+$")] | None = None
+    """`HOST:PORT` of the etcd server (with its version 2 API), for `rendezvous: etcd`."""
+
+    hyperpod_max_retries: int | None = Field(default=None, ge=1)
+    """On SageMaker HyperPod: ask for automatic resume of the job, at most so many times."""
+
+    grace_s: int = Field(default=330, ge=30)
+    """Seconds that a pod may take to save after it was told to stop."""
+
+    ttl_s: int | None = Field(default=86400, ge=0)
+    """Seconds after its end until a PyTorchJob and its pods are removed. null: never."""
 
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
     """Port at which the node of rank 0 serves the run's metrics for Prometheus while it trains, to all who reach
     that node: `http://<node>:<port>/metrics`. Unset: no port is opened."""
+
+    @field_validator("env", "secrets")
+    @classmethod
+    def _refuse_reserved_env(cls, env: dict[str, str]) -> dict[str, str]:
+        if reserved := [name for name in env if name.startswith(("PET_", "SHARDLINE_"))]:
+            raise ValueError(
+                f"cluster.env and cluster.secrets cannot set {', '.join(reserved)}: PET_* is the training "
+                "operator's and SHARDLINE_* the launcher's"
+            )
+        return env
+
+    @field_validator("env")
+    @classmethod
+    def _refuse_secrets(cls, env: dict[str, str]) -> dict[str, str]:
+        # The config is saved, shown and logged in many places.
+        if names := [name for name in env if re.search(_CREDENTIAL, name)]:
+            raise ValueError(
+                f"cluster.env sets {', '.join(names)}, which looks like a credential: put it into a Kubernetes "
+                f"secret, and set cluster.secrets to {{{names[0]}: SECRET/KEY}}"
+            )
+        return env
 
 
 class RunConfig(_Section):
@@ -354,12 +495,9 @@ class RunConfig(_Section):
             problems.append(
                 "there is nothing to evaluate on: set data.heldout to a file, or data.heldout_fraction above 0"
             )
-        # `auto` chooses among the launchers that there are, and each of them has one node.
-        if parallel.num_nodes > 1:
-            problems.append(
-                f"parallel.num_nodes is {parallel.num_nodes}, but cluster.launcher {self.cluster.launcher} runs "
-                "on one node: set parallel.num_nodes to 1, and parallel.procs_per_node to the ranks it should have"
-            )
+        if parallel.num_nodes > 1 and self.cluster.launcher == "local":
+            problems.append(one_node_only(parallel.num_nodes))
+        problems += _cluster_problems(self.cluster)
         problems += _lora_problems(self)
         if self.evaluation.max_samples is not None and self.evaluation.every_steps is None:
             problems.append(
@@ -396,6 +534,31 @@ def _batch_problems(training: TrainingConfig, world_size: int) -> list[str]:
         f"{world_size} rank{'s' * (world_size > 1)} × training.micro_batch_size {training.micro_batch_size}: "
         f"the next that is, is {above}"
     ]
+
+
+def one_node_only(num_nodes: int) -> str:
+    """Say why a launcher that has one node cannot take a run of several."""
+    return (
+        f"parallel.num_nodes is {num_nodes}, but cluster.launcher local runs on one node: set parallel.num_nodes "
+        "to 1 and parallel.procs_per_node to the ranks it should have, or run it in a cluster"
+    )
+
+
+def _cluster_problems(cluster: ClusterConfig) -> list[str]:
+    problems = []
+    if cluster.rendezvous == "etcd" and cluster.etcd_endpoint is None:
+        problems.append("cluster.rendezvous is etcd: set cluster.etcd_endpoint to the server's HOST:PORT")
+    if cluster.rendezvous != "etcd" and cluster.etcd_endpoint is not None:
+        problems.append("cluster.etcd_endpoint is set, but it has a meaning only with cluster.rendezvous etcd")
+    if cluster.launcher == "trainjob":
+        # Its controller sets the rendezvous, and the kind has no field for these.
+        for name in ("gang", "hyperpod_max_retries", "priority_class", "rendezvous"):
+            if getattr(cluster, name) != ClusterConfig.model_fields[name].default:
+                problems.append(
+                    f"cluster.{name} is set, but a TrainJob has no such choice: leave it out, or set "
+                    "cluster.launcher to pytorchjob"
+                )
+    return problems
 
 
 def _lora_problems(config: RunConfig) -> list[str]:

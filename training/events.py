@@ -149,12 +149,15 @@ class Incident(_Event):
 
     kind: Literal["incident"] = "incident"
     what: str
-    """Class: `invalid`, `interrupted`, `signal`, `exception`."""
+    """Class: `invalid`, `interrupted`, `signal`, `exception`; in a cluster also `oom`, `evicted`, `preempted`; and
+    the limits `queue_timeout`, `start_timeout`, `run_timeout`, `stall_timeout`."""
     rank: int | None = None
     """The first rank that failed."""
     exit_code: int | None = None
+    node: str = ""
+    """The first pod that failed, in a cluster."""
     evidence: str = ""
-    """The first failing rank's last words."""
+    """The first failing rank's last words, and what the cluster said."""
 
 
 class Note(_Event):

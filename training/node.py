@@ -22,6 +22,7 @@ from torch.distributed.run import config_from_args, parse_args
 from training.device import num_cores
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from training.exporter import serve_metrics
+from training.heartbeat import call_when_silent
 from training.run_folder import RunFolder
 from training.store import write_atomically
 
@@ -35,7 +36,9 @@ _MALLOC_THRESHOLD = 2**18
 
 def main(run_folder: str) -> int:
     """Run this node's ranks to their end; returns the node's exit code."""
-    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    # The second has a level of its own, at which it would explain OMP_NUM_THREADS on every node.
+    for name in ("torch.distributed", "torch.distributed.run"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     attempt = int(os.environ.get("SHARDLINE_ATTEMPT", "1"))
     run = RunFolder.at(run_folder)
     folder = run.attempt(attempt)
@@ -52,6 +55,7 @@ def main(run_folder: str) -> int:
         )
     )
     config.logs_specs = RankLogs(folder / "logs")
+    config.log_line_prefix_template = "[rank ${rank}] "
     # torchrun restarts in place would redo work behind the supervisor's back.
     config.max_restarts = 0
     if not torch.accelerator.is_available():
@@ -59,6 +63,8 @@ def main(run_folder: str) -> int:
         _tune_for_cpu(config.nproc_per_node, memory_is_short=is_short)
     # So that a rank that is still importing when this process dies can tell.
     os.environ["SHARDLINE_NODE_PID"] = str(os.getpid())
+    if "SHARDLINE_WATCH_LAUNCHER" in os.environ:
+        call_when_silent(run.launcher_heartbeat, float(os.environ["SHARDLINE_HEARTBEAT_TIMEOUT_S"]), _leave)
     try:
         with serve_metrics(run, attempt) if _node_rank() == "0" else nullcontext():
             elastic_launch(config=config, entrypoint=command)(*arguments)
@@ -67,6 +73,11 @@ def main(run_folder: str) -> int:
     except SignalException:
         return EXIT_INTERRUPTED
     return 0
+
+
+def _leave() -> None:
+    print("nothing was heard of the launcher: the ranks save and leave", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class RankLogs(LogsSpecs):
@@ -131,7 +142,8 @@ def _record_failure(error: ChildFailedError, folder: Path) -> int:
 
 
 def _node_rank() -> str:
-    return os.environ.get("GROUP_RANK", os.environ.get("PET_NODE_RANK", "0"))
+    """This node's number: as the operator says, or the pod's place in the job."""
+    return os.environ.get("PET_NODE_RANK", os.environ.get("SHARDLINE_NODE", "0"))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,19 @@ def split_overrides(text: str) -> list[str]:
     return [part.strip() for line in text.splitlines() for part in line.split(";") if part.strip()]
 
 
+def load_recipe(recipe: str) -> dict[str, Any]:
+    """The content of a recipe: given as its own text, by a path, or by the name of one that ships.
+
+    Text is what has a line break or begins like JSON. It lets a recipe travel as a pipeline's parameter.
+
+    Raises:
+        UserError: It is none of these, or not a YAML mapping of sections.
+    """
+    if "\n" in recipe.strip() or recipe.lstrip().startswith("{"):
+        return _parse_recipe(recipe, "the recipe that was given as text")
+    return read_recipe(find_recipe(recipe))
+
+
 def find_recipe(name: str) -> Path:
     """Locate a recipe: a path to a YAML file, or the name of one that ships with Shardline.
 
@@ -114,13 +127,21 @@ def read_recipe(path: Path) -> dict[str, Any]:
         UserError: The file cannot be read, or is not a YAML mapping of sections.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _RecipeLoader)
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"the recipe '{path}' cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except ValueError as error:
         raise UserError(f"the recipe '{path}' is not valid YAML: {' '.join(str(error).split())}") from None
+    return _parse_recipe(text, f"the recipe '{path}'")
+
+
+def _parse_recipe(text: str, what: str) -> dict[str, Any]:
+    try:
+        content = yaml.load(text, _RecipeLoader)
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(f"{what} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise UserError(f"the recipe '{path}' holds no sections (model:, data:, training:, …)")
+        raise UserError(f"{what} holds no sections (model:, data:, training:, …)")
     return content
 
 

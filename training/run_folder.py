@@ -4,13 +4,17 @@
 config.yaml         the resolved RunConfig
 inputs/             pointers to the published model and data set
 events/<source>.jsonl
-attempts/<n>/       attempt.json, logs of every rank
+attempts/<n>/       attempt.json, logs of every rank and pod, report.md of a failure
+heartbeats/         what tells a job's nodes that its launcher lives
+id                  tells runs of the same name in different stores apart
 checkpoints/step-<n>/
 evaluation/<name>.json
 model/              the exported model
 """
 
+import contextlib
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -54,6 +58,7 @@ class RunFolder:
         self.evaluation = self.path / "evaluation"
         self.config_file = self.path / "config.yaml"
         self.stop_request = self.path / "stop"
+        self.launcher_heartbeat = self.path / "heartbeats" / "launcher"
 
     @classmethod
     def at(cls, path: str | Path) -> "RunFolder":
@@ -102,6 +107,13 @@ class RunFolder:
                 f"{self.config_file} does not fit this version of Shardline; begin a new run under another "
                 f"name:\n{error}"
             ) from None
+
+    def identity(self) -> str:
+        """A random mark of this folder, made once: runs in other stores may have the same name."""
+        path = self.path / "id"
+        with contextlib.suppress(FileExistsError), path.open("x") as file:
+            file.write(secrets.token_hex(8))
+        return path.read_text()
 
     def save_input(self, name: Literal["model", "dataset"], folder: Path) -> None:
         """Record which published folder the run takes as its model or data set."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import requests
 
-from training.config import RunConfig, check_world_size
+from training.config import RunConfig, check_world_size, one_node_only
 from training.data_source import HubDataset, open_heldout, open_train
 from training.device import default_device, processes_per_node
 from training.errors import UserError
@@ -29,12 +29,14 @@ class Finding:
         ok: Whether the run can go on.
         text: What is there; or what is wrong, and what to do.
         pins: Dotted config fields to fix to what was found, such as a branch to its commit.
+        contents: What identifies the content of the training and of the held-out data.
     """
 
     subject: str
     ok: bool
     text: str
     pins: dict[str, str] = field(default_factory=dict)
+    contents: tuple[str | None, ...] = ()
 
 
 def run_checks(config: RunConfig, store: Path) -> list[Finding]:
@@ -44,20 +46,27 @@ def run_checks(config: RunConfig, store: Path) -> list[Finding]:
         config: The run.
         store: Root of the store.
     """
+    in_cluster = config.cluster.launcher != "local"
     checks: dict[str, Callable[[], Finding]] = {
         "model": lambda: _model(config),
         "data": lambda: _data(config),
-        "ranks": lambda: _ranks(config),
+        "ranks": lambda: _ranks_in_pods(config) if in_cluster else _ranks(config),
         "store": lambda: _store(store),
         "registry": lambda: _registry(config),
     }
-    findings = []
-    for subject, check in checks.items():
-        try:
-            findings.append(check())
-        except (UserError, ValueError) as error:
-            findings.append(Finding(subject, False, str(error)))
-    return findings
+    if in_cluster:
+        from components.preflight.cluster import cluster_checks  # the client takes half a second to import
+
+        checks |= cluster_checks(config)
+    return [_made(subject, check) for subject, check in checks.items()]
+
+
+def _made(subject: str, check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    # RuntimeError: what was asked does not answer.
+    except (UserError, ValueError, RuntimeError) as error:
+        return Finding(subject, False, str(error))
 
 
 def _model(config: RunConfig) -> Finding:
@@ -72,15 +81,26 @@ def _data(config: RunConfig) -> Finding:
     held = "a hashed share" if heldout is None else heldout.name
     text = f"{train.name}, held out: {held}"
     pins = {"data.revision": train.commit} if isinstance(train, HubDataset) else {}
-    return Finding("data", True, text, pins)
+    return Finding("data", True, text, pins, (train.content, None if heldout is None else heldout.content))
 
 
 def _ranks(config: RunConfig) -> Finding:
     device = default_device().type
+    if config.parallel.num_nodes > 1:
+        raise UserError(one_node_only(config.parallel.num_nodes))
     per_node = config.parallel.procs_per_node or processes_per_node()
     ranks = config.parallel.num_nodes * per_node
     check_world_size(config, ranks)
     return Finding("ranks", True, f"{ranks} on {config.parallel.num_nodes} node(s), {device}")
+
+
+def _ranks_in_pods(config: RunConfig) -> Finding:
+    nodes = config.parallel.num_nodes
+    per_node = config.parallel.procs_per_node or config.cluster.gpus_per_node
+    if not per_node:
+        return Finding("ranks", True, f"one per GPU of the train task, on {nodes} node(s)")
+    check_world_size(config, nodes * per_node)
+    return Finding("ranks", True, f"{nodes * per_node} on {nodes} node(s)")
 
 
 def _store(store: Path) -> Finding:

@@ -1,5 +1,7 @@
 """Shell of the preflight step."""
 
+from typing import NamedTuple
+
 from kfp import dsl
 
 from components.image import IMAGE
@@ -22,12 +24,15 @@ def preflight(
     sequence_length: int,
     precision: str,
     strategy: str,
+    num_nodes: int,
     procs_per_node: int,
     registered_model: str,
     mlflow_tracking_uri: str,
     overrides: str,
+    store_claim: str,
+    skip_unchanged: bool,
     config: dsl.Output[dsl.Markdown],
-) -> str:
+) -> NamedTuple("Prepared", [("run_name", str), ("proceed", bool)]):  # type: ignore[valid-type]
     """Resolve the configuration and check, within seconds, what would make a later step fail.
 
     An empty or zero parameter keeps the recipe's value.
@@ -36,7 +41,7 @@ def preflight(
         store: Root folder of the store.
         run: Name of the run; empty: made from the pipeline job's name.
         job: Name of the pipeline job.
-        recipe: Name of a recipe that ships with Shardline, or path of one.
+        recipe: Name of a recipe that ships with Shardline, path of one, or its text.
         model: Sets model.name.
         model_revision: Sets model.revision.
         train_data: Sets data.train.
@@ -48,14 +53,18 @@ def preflight(
         sequence_length: Sets data.sequence_length.
         precision: Sets training.precision.
         strategy: Sets parallel.strategy.
+        num_nodes: Sets parallel.num_nodes.
         procs_per_node: Sets parallel.procs_per_node.
         registered_model: Sets registry.model_name.
         mlflow_tracking_uri: Sets registry.tracking_uri.
-        overrides: Other settings as section.field=value, separated by ; or line breaks.
+        overrides: Other settings as section.field=value, separated by ; or line breaks, or a JSON list.
+        store_claim: Sets cluster.store_claim, where the training is a job in the cluster.
+        skip_unchanged: Whether to stop here if a finished run was trained from the same data, model and settings.
         config: The checks and the resolved configuration, for people.
 
     Returns:
-        The run's name.
+        run_name: The run's name.
+        proceed: Whether there is something to train.
     """
     from pathlib import Path
 
@@ -74,10 +83,12 @@ def preflight(
         "data.sequence_length": sequence_length,
         "training.precision": precision,
         "parallel.strategy": strategy,
+        "parallel.num_nodes": num_nodes,
         "parallel.procs_per_node": procs_per_node,
         "registry.model_name": registered_model,
         "registry.tracking_uri": mlflow_tracking_uri,
     }
     with Step("preflight", store, run, job) as step:
-        Path(config.path).write_text(prepare(step, recipe, overrides, flat), encoding="utf-8")
-    return step.run
+        prepared = prepare(step, recipe, overrides, flat, store_claim, skip_unchanged=skip_unchanged)
+        Path(config.path).write_text(prepared.page, encoding="utf-8")
+    return step.run, prepared.proceed

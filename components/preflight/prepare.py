@@ -1,36 +1,61 @@
 """From the pipeline's parameters to a checked run folder."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from components.preflight.checks import run_checks
+from components.preflight.checks import Finding, run_checks
+from components.preflight.unchanged import finished_before, mark_of, save_mark
 from components.step import Step
+from components.train.launchers.choose import launcher_name
 from training.config import RunConfig
 from training.errors import UserError
 from training.hub import is_commit
-from training.resolve import find_recipe, read_recipe, resolve, split_overrides, to_yaml
+from training.resolve import load_recipe, resolve, split_overrides, to_yaml
 from training.run_folder import RunFolder
 from training.store import Store
 
 
-def prepare(step: Step, recipe: str, overrides: str, flat: Mapping[str, Any]) -> str:
+class Prepared(NamedTuple):
+    """What preflight came to.
+
+    Attributes:
+        page: Markdown for people: the checks and the resolved config.
+        proceed: Whether there is something to train.
+    """
+
+    page: str
+    proceed: bool
+
+
+def prepare(
+    step: Step,
+    recipe: str,
+    overrides: str,
+    flat: Mapping[str, Any],
+    store_claim: str = "",
+    *,
+    skip_unchanged: bool = False,
+) -> Prepared:
     """Resolve the config, check it against the world, and create the run's folder.
 
     Args:
         step: The step's surroundings.
-        recipe: Name or path of the recipe.
+        recipe: Name, path or text of the recipe.
         overrides: `section.field=value` texts.
         flat: Dotted field → the pipeline's parameter; empty and zero ones keep the recipe's value.
-
-    Returns:
-        Markdown for people: the checks and the resolved config.
+        store_claim: Claim that holds the store, which a job in the cluster mounts too.
+        skip_unchanged: Do not proceed if a finished run was trained from the same.
 
     Raises:
         UserError: All problems that were found, one a line.
     """
+    _refuse_macros(recipe, overrides, *map(str, flat.values()))
     given = {field: value for field, value in flat.items() if value not in ("", 0)}
-    config = resolve(read_recipe(find_recipe(recipe)), split_overrides(overrides), given)
+    config = resolve(load_recipe(recipe), split_overrides(overrides), given)
     config = _keep_pins(config, step.folder)
+    config.cluster.launcher = launcher_name(config.cluster)
+    if config.cluster.launcher != "local" and config.cluster.store_claim is None:
+        config.cluster.store_claim = store_claim or None
     Store(step.folder.root)
     findings = run_checks(config, step.folder.root)
     problems = [finding.text for finding in findings if not finding.ok]
@@ -40,16 +65,34 @@ def prepare(step: Step, recipe: str, overrides: str, flat: Mapping[str, Any]) ->
         for field, value in finding.pins.items():
             section, _, name = field.partition(".")
             setattr(getattr(config, section), name, value)
-    step.folder.create(config)
     for finding in findings:
         step.note(f"{finding.subject}: {finding.text}")
     step.detail = f"{config.model.name} on {config.data.train}"
+    contents = next(finding.contents for finding in findings if finding.subject == "data")
+    mark = mark_of(config, contents)
+    before = finished_before(step.folder, mark) if skip_unchanged else None
+    if before is not None:
+        step.detail = f"nothing has changed since the run '{before}': it is not trained again"
+        step.note(step.detail)
+        return Prepared(_page(step.run, findings, f"{step.detail}\n"), False)
+    step.folder.create(config)
+    save_mark(step.folder, mark)
+    return Prepared(_page(step.run, findings, f"### Configuration\n\n```yaml\n{to_yaml(config)}```\n"), True)
+
+
+def _refuse_macros(*texts: str) -> None:
+    if any("[[" in text and "Time." in text for text in texts):
+        raise UserError(
+            "a parameter still holds a macro of Kubeflow ([[ScheduledTime.…]] or the like), which it fills in only "
+            "for a recurring run that follows the newest version of the pipeline: make the schedule with "
+            "shardline schedule --latest"
+        )
+
+
+def _page(run: str, findings: list[Finding], rest: str) -> str:
     # A bar would end the table's cell.
     rows = "\n".join(f"| {finding.subject} | {finding.text.replace('|', '&#124;')} |" for finding in findings)
-    return (
-        f"## {step.run}\n\n| check | found |\n|---|---|\n{rows}\n\n"
-        f"### Configuration\n\n```yaml\n{to_yaml(config)}```\n"
-    )
+    return f"## {run}\n\n| check | found |\n|---|---|\n{rows}\n\n{rest}"
 
 
 def _keep_pins(config: RunConfig, folder: RunFolder) -> RunConfig:

@@ -1,22 +1,27 @@
 """What is put in order when a pipeline has ended."""
 
 from components.step import Step
-from components.train.supervisor import stop_leftovers
+from components.train.report import newest_report
+from components.train.supervisor import stop_abandoned
 from training.store import Store
 
 
-def clean_up(step: Step, state: str) -> None:
+def clean_up(step: Step, state: str) -> str:
     """Stop jobs of the run that are still there, and remove what killed writers left in the store.
 
     Args:
         step: The step's surroundings.
         state: How the pipeline ended, as Kubeflow says it.
+
+    Returns:
+        Markdown for people: how the pipeline ended, and why the training failed if it did.
     """
     step.folder.stop_request.unlink(missing_ok=True)
-    stopped = stop_leftovers(step.folder)
+    stopped = stop_abandoned(step.folder)
     swept = Store(step.folder.root).sweep()
     if stopped:
         step.note(f"stopped {stopped} job(s) that were still running")
     if swept:
         step.note(f"removed {len(swept)} unfinished folder(s) from the store")
     step.detail = f"the pipeline ended: {state}"
+    return newest_report(step.folder) or f"## {step.run}\n\nThe pipeline ended: {state}.\n"

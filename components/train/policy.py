@@ -13,6 +13,16 @@ class Decision:
     reason: str
 
 
+_FINAL = {
+    "invalid": "trying again cannot mend a configuration or data error",
+    "interrupted": "it was asked to stop",
+    "queue_timeout": "another attempt would wait in the same queue",
+    "start_timeout": "another attempt would wait for the same",
+    "run_timeout": "its time is up",
+}
+"""Why another attempt would be of no use, by class of incident."""
+
+
 def decide(incident: Incident, attempts_made: int, max_attempts: int) -> Decision:
     """Judge an incident.
 
@@ -21,10 +31,8 @@ def decide(incident: Incident, attempts_made: int, max_attempts: int) -> Decisio
         attempts_made: Attempts of this launch so far, the failed one included.
         max_attempts: How many are allowed.
     """
-    if incident.what == "invalid":
-        return Decision(False, "trying again cannot mend a configuration or data error")
-    if incident.what == "interrupted":
-        return Decision(False, "it was asked to stop")
+    if incident.what in _FINAL:
+        return Decision(False, _FINAL[incident.what])
     if attempts_made >= max_attempts:
         return Decision(False, f"resilience.max_attempts is {max_attempts}")
     return Decision(True, f"attempt {attempts_made + 1} of {max_attempts} goes on from the newest checkpoint")

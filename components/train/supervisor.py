@@ -2,31 +2,43 @@
 
 import contextlib
 import fcntl
-import json
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from components.cluster.job_state import Phase
 from components.step import Step, StepFailed
-from components.train.job import TrainingJob
-from components.train.launchers import JobState, Launcher, local
-from components.train.launchers.local import LocalLauncher
-from components.train.policy import decide
+from components.train.attempts import close_record, records, save_verdict, verdict_of, write_record
+from components.train.describe import TaskSettings
+from components.train.follow import follow
+from components.train.incident import judge
+from components.train.jobs import Jobs, jobs_of
+from components.train.launchers import Ending
+from components.train.leftovers import stop_leftovers
+from components.train.policy import Decision, decide
+from components.train.report import write_report
 from training.config import RunConfig
-from training.device import processes_per_node
-from training.errors import EXIT_INTERRUPTED, EXIT_INVALID, UserError
-from training.events import Evaluation, EventReader, Incident, Span, TrainStep, read_events
+from training.errors import UserError
+from training.events import Incident, TrainStep, read_events
+from training.heartbeat import Heartbeat, Watch
 from training.run_folder import RunFolder
-from training.store import MANIFEST, about, write_atomically
+from training.store import MANIFEST, about
 from training.vocabulary import embedding_rows
 
-_POLL_S = 0.3
+_BEAT_S = 2.0
+
+_DEAD_S = 15.0
+"""A launcher that has not been heard of for so long is dead."""
 
 
-def supervise(step: Step) -> tuple[Path, dict[str, Any]]:
+def supervise(step: Step, task: TaskSettings | None = None, job: str = "") -> tuple[Path, dict[str, Any]]:
     """Train the run.
+
+    Args:
+        step: The step's surroundings.
+        task: What was set on the KFP task, for the pods of a cluster job.
+        job: Name of the pipeline job, which may start this step again after it failed.
 
     Returns:
         The tuned model's folder, and facts about it for the artifact.
@@ -42,13 +54,16 @@ def supervise(step: Step) -> tuple[Path, dict[str, Any]]:
         step.detail = "trained before; nothing to do"
         step.note(f"the run '{folder.run}' is trained already: {folder.model}")
         return folder.model, _facts(folder)
+    if verdict := verdict_of(folder, job):
+        raise (UserError if verdict["what"] == "invalid" else StepFailed)(verdict["sentence"])
     with _lock(folder) as mine:
         if not mine:
             raise UserError(
                 f"the run '{folder.run}' is being trained by another process: wait for it, or give this run "
                 "another name"
             )
-        _attempt_until_done(step, folder.config())
+        with Heartbeat(folder.launcher_heartbeat, _BEAT_S):
+            _attempt_until_done(step, folder.config(), task or TaskSettings(), job)
     facts = _facts(folder)
     if "loss" in facts:
         step.detail = f"{facts['steps']} steps, loss {facts['loss']:.3f}"
@@ -75,7 +90,7 @@ def _check_origin(folder: RunFolder) -> None:
             )
 
 
-def stop_leftovers(folder: RunFolder) -> int:
+def stop_abandoned(folder: RunFolder) -> int:
     """Stop jobs that dead supervisors of this run left behind; returns how many there were.
 
     A run that a live supervisor trains is left alone.
@@ -83,126 +98,87 @@ def stop_leftovers(folder: RunFolder) -> int:
     if not folder.attempts():
         return 0
     with _lock(folder) as mine:
-        return local.stop_leftovers(folder.path) if mine else 0
+        return stop_leftovers(folder) if mine or _is_dead(folder) else 0
 
 
-def _attempt_until_done(step: Step, config: RunConfig) -> None:
+def _is_dead(folder: RunFolder) -> bool:
+    """Whether the holder of the run's lock is gone: a network disk may keep the lock of a machine that is lost."""
+    if not any(record.get("namespace") for record in records(folder)):
+        return False
+    watch = Watch(folder.launcher_heartbeat)
+    watch.silent_s()
+    time.sleep(_DEAD_S)
+    return watch.silent_s() >= _DEAD_S
+
+
+def _attempt_until_done(step: Step, config: RunConfig, task: TaskSettings, pipeline_job: str) -> None:
     folder = step.folder
+    jobs = jobs_of(folder, config, task)
     made = 0
     while True:
         made += 1
-        # Ranks outlive a node that was killed, and could still save beside those of the next attempt.
-        local.stop_leftovers(folder.path)
-        incident = _attempt(step, config, number=max(folder.attempts(), default=0) + 1)
+        number = jobs.next_attempt()
+        incident = _attempt(step, config, jobs, number)
         if incident is None:
             return
         decision = decide(incident, made, config.resilience.max_attempts)
         step.note(f"attempt ended: {incident.what} ({decision.reason})")
+        write_report(folder, incident, decision)
         if decision.retry:
             continue
-        if incident.what == "invalid":
-            raise UserError(incident.evidence)
-        who = "the job" if incident.rank is None else f"rank {incident.rank}"
-        raise StepFailed(
-            f"training failed: {who} ended with exit code {incident.exit_code} ({decision.reason}); logs are in "
-            f"{folder.attempt(incident.attempt)}\n{incident.evidence}"
-        )
+        sentence = _failure(folder, incident, decision)
+        save_verdict(folder, pipeline_job, incident, sentence)
+        raise (UserError if incident.what == "invalid" else StepFailed)(sentence)
 
 
-def _attempt(step: Step, config: RunConfig, number: int) -> Incident | None:
-    """One attempt from submit to end; None if it succeeded."""
-    folder = step.folder
-    job = TrainingJob(
-        name=f"{folder.run}-{number}",
-        run_folder=folder.path,
-        attempt=number,
-        num_nodes=config.parallel.num_nodes,
-        procs_per_node=config.parallel.procs_per_node or processes_per_node(),
+def _failure(folder: RunFolder, incident: Incident, decision: Decision) -> str:
+    if incident.what == "invalid":
+        return incident.evidence
+    who = incident.node or "the job" if incident.rank is None else f"rank {incident.rank}"
+    how = incident.what.replace("_", " ") if incident.exit_code is None else f"exit code {incident.exit_code}"
+    return (
+        f"training failed: {who} ended with {how} ({decision.reason}); logs are in "
+        f"{folder.attempt(incident.attempt)}\n{incident.evidence}"
     )
-    launcher: Launcher = LocalLauncher()
-    record: dict[str, Any] = {"number": number, "launcher": launcher.name, "started": time.time()}
+
+
+def _attempt(step: Step, config: RunConfig, jobs: Jobs, number: int) -> Incident | None:
+    """One attempt from submit, or from where a launcher before left it, to its end; None if it succeeded."""
+    folder, launcher = step.folder, jobs.launcher()
+    job = jobs.describe(number)
     ranks = job.num_nodes * job.procs_per_node
+    record: dict[str, Any] = {
+        "number": number,
+        "launcher": launcher.name,
+        "name": job.name,
+        "started": time.time(),
+    }
     step.note(f"attempt {number}: {ranks} ranks on {job.num_nodes} node(s), launcher {launcher.name}")
     try:
-        # From before the submit, so that an interruption right after it still finds what to stop.
+        # From before the submit: a launcher that is killed right after it must find the job again.
+        write_record(folder, {**record, **jobs.where()})
         record.update(launcher.submit(job))
-        _write_record(folder, record)
-        _follow(step, launcher)
+        write_record(folder, record)
+        overdue = follow(step, launcher, config.resilience)
+        if overdue is not None:
+            step.note(overdue.sentence)
+            why = "\n".join([overdue.sentence, *launcher.waiting()])
+            launcher.stop()
+            ending = Ending(what=overdue.what, evidence=why)
+        else:
+            succeeded = launcher.poll() is Phase.SUCCEEDED
+            ending = launcher.ending()
     except BaseException:
         launcher.stop()
-        _write_record(folder, {**record, "ended": time.time(), "outcome": "interrupted"})
+        close_record(folder, record, "interrupted")
         raise
-    succeeded = launcher.poll() is JobState.SUCCEEDED and (folder.model / MANIFEST).is_file()
-    incident = None if succeeded else _incident(folder, number, launcher.exit_code())
-    outcome = "succeeded" if incident is None else incident.what
-    _write_record(folder, {**record, "ended": time.time(), "outcome": outcome, "exit_code": launcher.exit_code()})
-    if incident is not None:
-        step.write(incident)
+    if overdue is None and succeeded and (folder.model / MANIFEST).is_file():
+        close_record(folder, record, "succeeded", ending)
+        return None
+    incident = judge(folder, number, ending)
+    close_record(folder, record, incident.what, ending)
+    step.write(incident)
     return incident
-
-
-def _follow(step: Step, launcher: Launcher) -> None:
-    """Print the ranks' progress until the job ends."""
-    reader = EventReader(step.folder.events)
-    list(reader.poll())  # what was before this attempt has been told
-    while True:
-        ended = launcher.poll() is not JobState.RUNNING
-        for event in reader.poll():
-            line = _progress_line(event)
-            if line:
-                print(line, flush=True)
-        if ended:
-            return
-        time.sleep(_POLL_S)
-
-
-def _progress_line(event: Any) -> str | None:
-    if isinstance(event, TrainStep):
-        return (
-            f"step {event.step}/{event.num_steps}  loss {event.loss:.4f}  {event.tokens_per_s:,.0f} tokens/s  "
-            f"{event.memory_gib:.2f} GiB a rank  about {event.seconds_left:.0f} s left"
-        )
-    if isinstance(event, Evaluation) and event.step is not None:
-        return f"step {event.step}  held-out loss {event.loss:.4f}"
-    if isinstance(event, Span) and event.source == "rank-0" and event.phase == "end" and event.ok:
-        return f"{event.name.replace('_', ' ')} took {event.seconds:.1f} s"
-    return None
-
-
-def _incident(folder: RunFolder, number: int, exit_code: int | None) -> Incident:
-    """What ended an attempt: the first failing rank, and its last words."""
-    attempt = folder.attempt(number)
-    errors = [json.loads(path.read_text()) for path in sorted((attempt / "errors").glob("*.json"))]
-    own_words = sorted((e for e in errors if "message" in e), key=lambda e: e["time"])
-    by_torchrun = sorted((e for e in errors if "message" not in e), key=lambda e: e["time"])
-    # A rank that was killed leaves no words, and the words of the others tell only that a peer is gone.
-    # SIGTERM during the start-up is a stop, as it is later on.
-    killed = next((e for e in by_torchrun if e["exit_code"] < 0 and e["exit_code"] != -signal.SIGTERM), None)
-    if killed is not None:
-        log = attempt / "logs" / f"rank-{killed['rank']}.err"
-        name = f"killed by signal {-killed['exit_code']}"
-        return Incident(
-            attempt=number,
-            what="signal",
-            rank=killed["rank"],
-            exit_code=128 - killed["exit_code"],
-            evidence=f"{name}\n{_tail(log)}".rstrip(),
-        )
-    if own_words:
-        first = own_words[0]
-        what = "invalid" if first["exit_code"] == EXIT_INVALID else "exception"
-        evidence = first["message"] if what == "invalid" else first["traceback"] or first["message"]
-        return Incident(
-            attempt=number, what=what, rank=first["rank"], exit_code=first["exit_code"], evidence=evidence
-        )
-    what = "interrupted" if exit_code == EXIT_INTERRUPTED else "exception"
-    return Incident(attempt=number, what=what, exit_code=exit_code, evidence=_tail(attempt / "node.log"))
-
-
-def _tail(path: Path, num_lines: int = 20) -> str:
-    if not path.is_file():
-        return ""
-    return "\n".join(path.read_text(errors="replace").splitlines()[-num_lines:])
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
@@ -211,10 +187,6 @@ def _facts(folder: RunFolder) -> dict[str, Any]:
     if steps:  # the events may have been removed after the training
         facts |= {"steps": steps[-1].num_steps, "loss": steps[-1].loss}
     return facts
-
-
-def _write_record(folder: RunFolder, record: dict[str, Any]) -> None:
-    write_atomically(folder.attempt(record["number"]) / "attempt.json", json.dumps(record, indent=1))
 
 
 @contextlib.contextmanager

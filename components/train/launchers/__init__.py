@@ -1,17 +1,29 @@
 """Ways to run a training job, behind one protocol."""
 
-from enum import Enum
+from dataclasses import dataclass
 from typing import Protocol
 
+from components.cluster.job_state import Phase
 from components.train.job import TrainingJob
 
 
-class JobState(Enum):
-    """What has become of a job."""
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended, as its launcher saw it from outside.
 
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
+    Attributes:
+        what: Class of the incident, where the launcher knows it better than the ranks; see `training.events`.
+        exit_code: Of the first node that failed, where it is known.
+        node: Which one, for people.
+        evidence: For people: reasons and events, which add to the ranks' own words.
+        log: The end of the node's log, for where the ranks left no words.
+    """
+
+    what: str | None = None
+    exit_code: int | None = None
+    node: str = ""
+    evidence: str = ""
+    log: str = ""
 
 
 class Launcher(Protocol):
@@ -20,16 +32,27 @@ class Launcher(Protocol):
     name: str
     """Of the launcher, for records."""
 
+    forwards_logs: bool
+    """Whether what the ranks print shows in this process's output."""
+
     def submit(self, job: TrainingJob) -> dict[str, object]:
-        """Start a job; returns what a later process needs to find it again, as JSON values."""
+        """Start a job; returns what people may want to know of it, as JSON values."""
         ...
 
-    def poll(self) -> JobState:
-        """Look at the job once, without waiting."""
+    def poll(self) -> Phase:
+        """Look at the job once, without waiting for anything to happen to it."""
         ...
 
-    def exit_code(self) -> int | None:
-        """The exit code of the job's first failing node, once it has failed and where it is known."""
+    def waiting(self) -> list[str]:
+        """Why the job does not run yet, in the words of what it waits for."""
+        ...
+
+    def report_progress(self, progress: dict[str, object]) -> None:
+        """Show the newest step where people look for the job."""
+        ...
+
+    def ending(self) -> Ending:
+        """How the job ended, once it has; waits a little for what is still on its way."""
         ...
 
     def stop(self) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import psutil
 
+from components.cluster.job_state import Phase
+from components.train.incident import tail
 from components.train.job import TrainingJob
-from components.train.launchers import JobState
+from components.train.launchers import Ending
+from training.config import one_node_only
 from training.errors import UserError
 from training.processes import die_with_parent
 
@@ -24,19 +27,18 @@ class LocalLauncher:
     """Runs one job on this machine, or in the pod that this process runs in."""
 
     name = "local"
+    forwards_logs = False
 
     def __init__(self) -> None:
+        self._log: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     def submit(self, job: TrainingJob) -> dict[str, object]:
         """Start the node's process; its output goes to the attempt's `node.log`."""
         if job.num_nodes != 1:
-            raise UserError(
-                f"parallel.num_nodes is {job.num_nodes}, but the local launcher has one node: set it to 1"
-            )
+            raise UserError(one_node_only(job.num_nodes))
         env = {
             **os.environ,
-            **job.env,
             "SHARDLINE_ATTEMPT": str(job.attempt),
             "PET_NNODES": "1",
             "PET_NPROC_PER_NODE": str(job.procs_per_node),
@@ -50,7 +52,8 @@ class LocalLauncher:
         attempt = job.run_folder / "attempts" / str(job.attempt)
         attempt.mkdir(parents=True, exist_ok=True)
         launcher = os.getpid()
-        with (attempt / "node.log").open("ab") as log:
+        self._log = attempt / "node.log"
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-m", "training.node", str(job.run_folder)],
                 env=env,
@@ -63,19 +66,26 @@ class LocalLauncher:
             )
         return {"pid": self._process.pid, "created": psutil.Process(self._process.pid).create_time()}
 
-    def poll(self) -> JobState:
+    def poll(self) -> Phase:
         """Look at the node's process."""
         assert self._process is not None, "poll() before submit()"
         code = self._process.poll()
         if code is None:
-            return JobState.RUNNING
-        return JobState.SUCCEEDED if code == 0 else JobState.FAILED
+            return Phase.RUNNING
+        return Phase.SUCCEEDED if code == 0 else Phase.FAILED
 
-    def exit_code(self) -> int | None:
-        """The node's exit code; 128 + n for signal n."""
-        assert self._process is not None, "exit_code() before submit()"
+    def waiting(self) -> list[str]:
+        """A process waits for nothing."""
+        return []
+
+    def report_progress(self, progress: dict[str, object]) -> None:
+        """The terminal reads the event stream itself."""
+
+    def ending(self) -> Ending:
+        """The node's exit code, 128 + n for signal n, and the end of its log."""
+        assert self._process is not None and self._log is not None, "ending() before submit()"
         code = self._process.poll()
-        return code if code is None or code >= 0 else 128 - code
+        return Ending(exit_code=code if code is None or code >= 0 else 128 - code, log=tail(self._log))
 
     def stop(self) -> None:
         """SIGTERM, wait for the ranks to save, then SIGKILL whatever is left."""

@@ -94,7 +94,7 @@ def server(status, wait=None):
 
 
 def test_a_run_that_can_go_on_is_told_as_markdown_and_has_a_folder(step, write_recipe, model, data):
-    markdown = prepare(step, write_recipe(), "training.seed=7", {})
+    markdown = prepare(step, write_recipe(), "training.seed=7", {}).page
     lines = markdown.splitlines()
     assert lines[0] == "## a-run"
     subjects = [line.split(" | ")[0] for line in lines if line.startswith("| ")]
@@ -110,7 +110,7 @@ def test_a_run_that_can_go_on_is_told_as_markdown_and_has_a_folder(step, write_r
 
 def test_what_is_found_cannot_break_the_table(step, write_recipe, data):
     odd = data.rename(data.with_name("a|b `c`.jsonl"))
-    markdown = prepare(step, write_recipe(data={"train": str(odd)}), "", {})
+    markdown = prepare(step, write_recipe(data={"train": str(odd)}), "", {}).page
     (row,) = [line for line in markdown.splitlines() if line.startswith("| data |")]
     assert row.count("|") == 3
 
@@ -125,12 +125,14 @@ def test_the_component_runs_as_kubeflow_calls_it(tmp_path, write_recipe):
             "",
         ),
         **dict.fromkeys(("epochs", "learning_rate"), 0.0),
-        **dict.fromkeys(("global_batch_size", "sequence_length", "procs_per_node"), 0),
+        **dict.fromkeys(("global_batch_size", "sequence_length", "num_nodes", "procs_per_node"), 0),
         "max_steps": 3.0,
         "mlflow_tracking_uri": "",
+        "store_claim": "shardline-store",
+        "skip_unchanged": False,
         "overrides": "training.seed=5; registry.alias=prod",
     }
-    name = preflight.python_func(
+    name, proceed = preflight.python_func(
         store=str(tmp_path / "store"),
         run="",
         job="Run of ünï 1",
@@ -138,7 +140,7 @@ def test_the_component_runs_as_kubeflow_calls_it(tmp_path, write_recipe):
         config=Markdown,
         **parameters,
     )
-    assert name == "run-of-n-1"
+    assert (name, proceed) == ("run-of-n-1", True)
     config = RunFolder(tmp_path / "store", name).config()
     assert (config.training.max_steps, config.training.seed, config.registry.alias) == (3, 5, "prod")
     assert "## run-of-n-1" in (tmp_path / "config.md").read_text(encoding="utf-8")
@@ -237,7 +239,7 @@ def test_a_store_with_little_space_is_told(step, write_recipe, monkeypatch):
 
 def test_an_mlflow_server_that_answers_is_told(step, write_recipe):
     with server(200) as uri:
-        markdown = prepare(step, write_recipe(registry={"tracking_uri": uri + "/"}), "", {})
+        markdown = prepare(step, write_recipe(registry={"tracking_uri": uri + "/"}), "", {}).page
     assert "| registry | an MLflow server that answers |" in markdown
 
 
@@ -331,7 +333,7 @@ def test_a_run_that_goes_on_keeps_its_pins_when_the_branch_has_moved(tmp_path, w
 
 
 def test_a_run_that_goes_on_with_the_same_settings_changes_nothing(tmp_path, write_recipe):
-    markdowns = [prepare(new_step(tmp_path), write_recipe(), "training.seed=3", {}) for _ in range(2)]
+    markdowns = [prepare(new_step(tmp_path), write_recipe(), "training.seed=3", {}).page for _ in range(2)]
     assert markdowns[0].partition("### Configuration")[2] == markdowns[1].partition("### Configuration")[2]
 
 
@@ -359,3 +361,17 @@ def test_a_run_whose_config_was_edited_is_told(step, write_recipe):
 def test_preparing_makes_the_store(step, write_recipe):
     prepare(step, write_recipe(), "", {})
     assert Store(step.folder.root).sweep() == []
+
+
+def test_a_macro_that_kubeflow_left_is_refused(step, write_recipe):
+    (problem,) = problems(lambda: prepare(step, write_recipe(), "data.train=/d/[[ScheduledTime.2006]].jsonl", {}))
+    assert "shardline schedule --latest" in problem
+
+
+def test_a_recipe_can_come_as_its_own_text(step, write_recipe, model):
+    with open(write_recipe(training={"seed": 9})) as file:
+        text = json.dumps(yaml.safe_load(file))
+    prepare(step, text, "", {})
+    assert step.folder.config().training.seed == 9
+    (problem,) = problems(lambda: prepare(step, "{model: [", "", {}))
+    assert "the recipe that was given as text is not valid YAML" in problem

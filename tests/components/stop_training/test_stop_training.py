@@ -16,7 +16,9 @@ def store(tmp_path):
 
 
 def close(store, state="FAILED"):
-    stop_training.python_func(store=str(store.root), run="a-run", job="", status=SimpleNamespace(state=state))
+    report = SimpleNamespace(path=str(store.root / "report.md"))
+    status = SimpleNamespace(state=state)
+    stop_training.python_func(store=str(store.root), run="a-run", job="", status=status, report=report)
     return read_events(RunFolder(store.root, "a-run").events)
 
 
@@ -45,6 +47,17 @@ with Store(sys.argv[1]).publish("models", "key", {}):
     ]
     assert [event.ok for event in events if isinstance(event, Span)] == [True, True]
     assert store.get("models", "key") is None
+
+
+def test_the_page_says_why_the_training_failed_and_else_how_the_pipeline_ended(store):
+    close(store, "SUCCEEDED")
+    page = store.root / "report.md"
+    assert page.read_text() == "## a-run\n\nThe pipeline ended: SUCCEEDED.\n"
+    attempt = RunFolder(store.root, "a-run").attempt(2)
+    attempt.mkdir(parents=True)
+    (attempt / "report.md").write_text("## a-run: attempt 2 failed\n")
+    close(store)
+    assert page.read_text() == "## a-run: attempt 2 failed\n"
 
 
 def test_a_run_that_preflight_refused_can_be_closed(store):

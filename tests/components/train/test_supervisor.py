@@ -17,7 +17,7 @@ from components.train.job import TrainingJob
 from components.train.launchers import local
 from components.train.launchers.local import LocalLauncher
 from components.train.policy import decide
-from components.train.supervisor import stop_leftovers, supervise
+from components.train.supervisor import stop_abandoned, supervise
 from training.checkpoint import checkpoints
 from training.errors import UserError
 from training.events import EventWriter, Incident, read_events
@@ -195,7 +195,7 @@ def test_two_launchers_of_one_run_do_not_train_it_twice(make_run):
         eventually(lambda: run.steps(), "the run makes no steps")
         with pytest.raises(UserError, match="is being trained by another process"):
             supervise(Step(run.folder))
-        assert stop_leftovers(run.folder) == 0, "the exit handler of the second is not to stop the first"
+        assert stop_abandoned(run.folder) == 0, "the exit handler of the second is not to stop the first"
         assert launcher.poll() is None and len(ranks_of(run)) == 2
     finally:
         launcher.terminate()
@@ -211,12 +211,12 @@ def test_a_rank_that_outlives_its_node_is_killed(make_run, monkeypatch):
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
     rank = subprocess.Popen([sys.executable, "-c", deaf, "training.worker", str(run.folder.path)])
     neighbour = subprocess.Popen([sys.executable, "-c", deaf, "training.worker", f"{run.folder.path}-2"])
-    assert stop_leftovers(run.folder) == 1
+    assert stop_abandoned(run.folder) == 1
     rank.wait(timeout=10)  # its exit code went to psutil
     assert neighbour.poll() is None, "it belongs to another run"
     neighbour.kill()
     neighbour.wait()
-    assert stop_leftovers(run.folder) == 0
+    assert stop_abandoned(run.folder) == 0
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_policy(what, made, retry):
 
 
 def test_several_nodes_are_refused_before_anything_starts(tmp_path):
-    with pytest.raises(UserError, match="the local launcher has one node"):
+    with pytest.raises(UserError, match="parallel.num_nodes is 2, but cluster.launcher local runs on one node"):
         LocalLauncher().submit(TrainingJob("run-1", tmp_path, 1, num_nodes=2, procs_per_node=1))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,51 @@
+"""The records of a run's attempts: `attempts/<n>/attempt.json`, and how a pipeline's training ended for good."""
+
+import json
+import time
+from typing import Any
+
+from components.train.launchers import Ending
+from training.events import Incident
+from training.run_folder import RunFolder
+from training.store import write_atomically
+
+
+def write_record(folder: RunFolder, record: dict[str, Any]) -> None:
+    """Save the record of the attempt `record["number"]`."""
+    write_atomically(folder.attempt(record["number"]) / "attempt.json", json.dumps(record, indent=1))
+
+
+def close_record(folder: RunFolder, record: dict[str, Any], outcome: str, ending: Ending | None = None) -> None:
+    """Save a record with the attempt's end."""
+    exit_code = None if ending is None else ending.exit_code
+    write_record(folder, {**record, "ended": time.time(), "outcome": outcome, "exit_code": exit_code})
+
+
+def read_record(folder: RunFolder, number: int) -> dict[str, Any]:
+    """The record of an attempt; empty if its launcher was killed before it wrote one."""
+    try:
+        record = json.loads((folder.attempt(number) / "attempt.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def records(folder: RunFolder) -> list[dict[str, Any]]:
+    """The records of all attempts, in their order."""
+    return [record for number in folder.attempts() if (record := read_record(folder, number))]
+
+
+def save_verdict(folder: RunFolder, job: str, incident: Incident, sentence: str) -> None:
+    """Remember that the training of a pipeline job failed for good."""
+    if job:
+        verdict = {"job": job, "what": incident.what, "sentence": sentence}
+        write_atomically(folder.path / "verdict.json", json.dumps(verdict))
+
+
+def verdict_of(folder: RunFolder, job: str) -> dict[str, str] | None:
+    """The verdict of the same pipeline job: Kubeflow starts a step that failed again, which changes nothing."""
+    try:
+        verdict: dict[str, str] = json.loads((folder.path / "verdict.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return verdict if job and verdict["job"] == job else None

@@ -1,0 +1,137 @@
+"""Where a run's jobs are made: on this machine or in a cluster, and how the next one is numbered."""
+
+from typing import Any, Protocol
+
+from components.train.attempts import close_record, read_record
+from components.train.describe import TaskSettings, describe_job
+from components.train.job import TrainingJob
+from components.train.launchers import Launcher
+from components.train.launchers.choose import launcher_name
+from components.train.launchers.local import LocalLauncher
+from components.train.leftovers import stop_leftovers
+from training.config import RunConfig
+from training.run_folder import RunFolder
+
+
+class Jobs(Protocol):
+    """Makes a run's jobs."""
+
+    def next_attempt(self) -> int:
+        """The number of the attempt to begin or to go on with; nothing else of the run still runs then."""
+        ...
+
+    def describe(self, number: int) -> TrainingJob:
+        """The job of an attempt."""
+        ...
+
+    def launcher(self) -> Launcher:
+        """A launcher for one job."""
+        ...
+
+    def where(self) -> dict[str, object]:
+        """What a later process needs to find the job again."""
+        ...
+
+
+def jobs_of(folder: RunFolder, config: RunConfig, task: TaskSettings) -> Jobs:
+    """The place that the configuration chooses.
+
+    Raises:
+        UserError: There is no such place, or it cannot be reached.
+    """
+    name = launcher_name(config.cluster)
+    return LocalJobs(folder, config) if name == "local" else ClusterJobs(folder, config, task, name)
+
+
+class LocalJobs:
+    """Jobs as processes of this machine."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
+        self._folder = folder
+        self._config = config
+
+    def next_attempt(self) -> int:
+        """Always a new one: processes of a launcher that died cannot be followed."""
+        stop_leftovers(self._folder)
+        return max(self._folder.attempts(), default=0) + 1
+
+    def describe(self, number: int) -> TrainingJob:
+        """One node of this machine."""
+        from training.device import processes_per_node  # imports torch, which a cluster's launcher does without
+
+        parallel = self._config.parallel
+        return TrainingJob(
+            name=f"{self._folder.run}-{number}",
+            run_folder=self._folder.path,
+            attempt=number,
+            num_nodes=parallel.num_nodes,
+            procs_per_node=parallel.procs_per_node or processes_per_node(),
+        )
+
+    def launcher(self) -> Launcher:
+        """Starts processes."""
+        return LocalLauncher()
+
+    def where(self) -> dict[str, object]:
+        """Nothing: processes are found by their command lines."""
+        return {}
+
+
+class ClusterJobs:
+    """Jobs in a cluster.
+
+    Args:
+        folder: The run's.
+        config: The run's.
+        task: Settings of the KFP task.
+        kind: `pytorchjob` or `trainjob`.
+    """
+
+    def __init__(self, folder: RunFolder, config: RunConfig, task: TaskSettings, kind: str) -> None:
+        # Here, because a run on one machine does without the Kubernetes client, which takes half a second.
+        from components.cluster.client import connect
+        from components.cluster.jobs import owner_reference
+        from components.train.launchers.cluster import ClusterLauncher, own_pod
+
+        self._folder = folder
+        self._config = config
+        self._task = task
+        self._kind = kind
+        self._cluster = connect(config.cluster.namespace)
+        self._launcher = ClusterLauncher
+        pod = own_pod(self._cluster)
+        self._image = None if pod is None else _main_image(pod)
+        self._owner: dict[str, Any] | None = None if pod is None else owner_reference(pod)
+
+    def next_attempt(self) -> int:
+        """The last one if its job may still be there: it is found, not launched again."""
+        last = max(self._folder.attempts(), default=0)
+        record = read_record(self._folder, last) if last else {}
+        if record.get("launcher") == self._kind and "ended" not in record:
+            if self._launcher(self._cluster, self._kind).exists(record["name"]):
+                return last
+            # Killed before it asked for the job, or the job is gone: what ranks wrote tells which.
+            if not (self._folder.attempt(last) / "logs").is_dir():
+                return last
+            close_record(self._folder, record, "lost")
+        stop_leftovers(self._folder)
+        return last + 1
+
+    def describe(self, number: int) -> TrainingJob:
+        """As many pods as the configuration says."""
+        return describe_job(self._config, self._folder, number, self._task, image=self._image, owner=self._owner)
+
+    def launcher(self) -> Launcher:
+        """Creates a job."""
+        return self._launcher(self._cluster, self._kind)
+
+    def where(self) -> dict[str, object]:
+        """The namespace."""
+        return {"namespace": self._cluster.namespace}
+
+
+def _main_image(pod: Any) -> str | None:
+    """The image that this pod's own step runs in."""
+    containers = {container.name: container.image for container in pod.spec.containers}
+    image: str | None = containers.get("main")
+    return image

@@ -1,0 +1,250 @@
+"""Runs a job in Kubernetes, as a PyTorchJob or a TrainJob."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from components.cluster.client import TIMEOUT_S, Cluster, patiently
+from components.cluster.errors import ClusterRefused, ClusterUnavailable
+from components.cluster.job_state import (
+    Phase,
+    node_rank,
+    phase_of,
+    pod_end,
+    runs_or_ran,
+    true_conditions,
+    why_waiting,
+)
+from components.cluster.jobs import adopt_job, annotate_job, create_job, delete_job, get_job, list_events
+from components.cluster.kinds import KINDS, PROGRESS, RUN_ID_LABEL, JobKind
+from components.cluster.log_lines import LogLines
+from components.cluster.logs import LogFollower
+from components.cluster.pod_watch import PodWatch
+from components.train.evidence import describe_ending
+from components.train.job import TrainingJob
+from components.train.launchers import Ending
+from components.train.render.pytorchjob import render_pytorchjob
+from components.train.render.trainjob import render_trainjob
+from training.errors import UserError
+
+_RENDER: dict[str, Callable[[TrainingJob, str], dict[str, Any]]] = {
+    "PyTorchJob": render_pytorchjob,
+    "TrainJob": render_trainjob,
+}
+
+_LOOK_S = 1.0
+"""Between two requests for the job; its pods are watched."""
+
+_PROGRESS_S = 10.0
+"""Between two annotations of the newest step."""
+
+_PATIENCE_S = 600.0
+"""How long an API server may be away before the job is given up as lost."""
+
+_LOGS_S = 30.0
+"""To read the logs of pods that have ended to their end."""
+
+_LEFT_S = 30.0
+"""Beyond the pods' own grace, for the cluster to remove what was told to stop."""
+
+
+class ClusterLauncher:
+    """Runs one job in a cluster.
+
+    Args:
+        cluster: Where.
+        kind: `pytorchjob` or `trainjob`.
+    """
+
+    forwards_logs = True
+
+    def __init__(self, cluster: Cluster, kind: str) -> None:
+        self.name = kind
+        self._cluster = cluster
+        self._kind: JobKind = KINDS[kind]
+        self._job: TrainingJob | None = None
+        self._seen: dict[str, Any] | None = None
+        self._looked = self._annotated = -_PATIENCE_S
+        self._watch: PodWatch | None = None
+        self._logs: LogFollower | None = None
+        self._lines: LogLines | None = None
+
+    def submit(self, job: TrainingJob) -> dict[str, object]:
+        """Create the job; one of its name that this run made before is adopted."""
+        manifest = _RENDER[self._kind.kind](job, self._cluster.namespace)
+        self._job = job  # before the request: an interruption right after it still finds what to stop
+        created = create_job(self._cluster, self._kind, manifest)
+        if created["metadata"].get("labels", {}).get(RUN_ID_LABEL) != job.run_id:
+            self._job = None
+            raise UserError(
+                f"the {self._kind.kind} '{job.name}' in the namespace '{self._cluster.namespace}' belongs to "
+                "another run of this name: give this run another name, or delete that job"
+            )
+        self._seen = created
+        owner = job.scheduling.owner
+        if owner and owner not in created["metadata"].get("ownerReferences", []):
+            adopt_job(self._cluster, self._kind, job.name, owner)
+        self._follow(job)
+        return {"job": job.name, "kind": self._kind.kind, "namespace": self._cluster.namespace}
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a job of this name that is not about to go."""
+        job = get_job(self._cluster, self._kind, name)
+        return job is not None and not job["metadata"].get("deletionTimestamp")
+
+    def poll(self) -> Phase:
+        """Look at the job, at most once a second, and follow the logs of pods that have started."""
+        job, watch = self._job, self._watch
+        assert job is not None and watch is not None and self._logs is not None, "poll() before submit()"
+        if time.monotonic() - self._looked >= _LOOK_S:
+            self._seen = get_job(self._cluster, self._kind, job.name, _PATIENCE_S)
+            self._looked = time.monotonic()
+        pods = watch.pods()
+        for pod in pods:
+            if runs_or_ran(self._kind, pod):
+                self._logs.follow(pod["metadata"]["name"])
+        return phase_of(self._kind, self._seen, pods, job.num_nodes)
+
+    def waiting(self) -> list[str]:
+        """What the scheduler, the kubelet or the operator say of pods that do not run."""
+        assert self._watch is not None
+        reasons = [reason for pod in self._watch.present() if (reason := why_waiting(pod))]
+        return reasons or self._warnings()
+
+    def report_progress(self, progress: dict[str, object]) -> None:
+        """Annotate the job with the newest step, now and then; only `shardline status` misses it if that fails."""
+        assert self._job is not None
+        if time.monotonic() - self._annotated < _PROGRESS_S:
+            return
+        self._annotated = time.monotonic()
+        try:
+            annotate_job(self._cluster, self._kind, self._job.name, {PROGRESS: json.dumps(progress)})
+        except (ClusterRefused, ClusterUnavailable) as error:
+            print(f"the job's progress is not shown: {error}", flush=True)
+
+    def ending(self) -> Ending:
+        """What the pods, the job and the events say, once the last pod has ended and the logs are read."""
+        assert self._job is not None and self._watch is not None and self._logs is not None
+        self._settle()
+        if not self._logs.finish(_LOGS_S):
+            print("some pods' logs could not be read to their end", flush=True)
+        self._close()
+        ends = [end for pod in self._watch.pods() if (end := pod_end(self._kind, pod))]
+        said = [
+            condition.get("message", "")
+            for name, condition in (true_conditions(self._seen) if self._seen else {}).items()
+            if name == self._kind.failed
+        ]
+        return describe_ending(ends, said, self._events(), gone=self._seen is None)
+
+    def stop(self) -> None:
+        """Delete the job, which sends its pods SIGTERM, and wait until the last of them is gone."""
+        if self._job is None:
+            return
+        job = get_job(self._cluster, self._kind, self._job.name)
+        # Where another run has the name, it was never this one's.
+        if job is not None and job["metadata"].get("labels", {}).get(RUN_ID_LABEL) == self._job.run_id:
+            stop_job(self._cluster, self._kind, job)
+        if self._logs is not None:
+            self._logs.finish(5)
+        self._close()
+
+    def _settle(self) -> None:
+        """After the job's end, wait until none of its pods can write any more; delete it if they stay."""
+        assert self._job is not None and self._watch is not None and self._job.pods is not None
+        deadline = time.monotonic() + self._job.pods.grace_s + _LEFT_S
+        while any(pod_end(self._kind, pod) is None for pod in self._watch.present()):
+            if time.monotonic() > deadline:
+                if self._seen is not None:
+                    _delete_and_wait(self._cluster, self._kind, self._seen)
+                return
+            time.sleep(_LOOK_S / 4)
+
+    def _follow(self, job: TrainingJob) -> None:
+        self._watch = PodWatch(self._cluster, self._kind, job.name)
+        self._watch.start()
+        folder = job.run_folder / "attempts" / str(job.attempt) / "pods"
+        self._lines = LogLines(self._rank_of, folder, _print)
+        self._logs = LogFollower(self._cluster, self._kind.container, self._lines.take, self._has_ended)
+
+    def _pod(self, name: str) -> dict[str, Any] | None:
+        assert self._watch is not None
+        return next((pod for pod in self._watch.pods() if pod["metadata"]["name"] == name), None)
+
+    def _rank_of(self, name: str) -> int:
+        pod = self._pod(name)
+        return 0 if pod is None else node_rank(self._kind, pod)
+
+    def _has_ended(self, name: str) -> bool:
+        pod = self._pod(name)
+        return pod is not None and pod_end(self._kind, pod) is not None
+
+    def _events(self) -> list[dict[str, Any]]:
+        assert self._job is not None and self._watch is not None
+        names = {self._job.name, *(pod["metadata"]["name"] for pod in self._watch.pods())}
+        try:
+            return list_events(self._cluster, names)
+        except (ClusterRefused, ClusterUnavailable):
+            return []  # evidence, which must not hide what it is for
+
+    def _warnings(self) -> list[str]:
+        """The newest warnings about the job; of a job without pods, the only place that says why."""
+        warnings = [event for event in self._events() if event.get("type") == "Warning"]
+        texts = {f"{event['involvedObject']['name']}: {event.get('message', '')}" for event in warnings[-5:]}
+        return sorted(texts)
+
+    def _close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+        if self._lines is not None:
+            self._lines.close()
+
+
+def stop_job(cluster: Cluster, kind: JobKind, job: dict[str, Any]) -> bool:
+    """Delete a job that has not ended, and come back when its last pod is gone; whether there was such a job."""
+    if {kind.succeeded, kind.failed} & set(true_conditions(job)):
+        return False  # its pods have ended or are being ended, and its logs are worth keeping
+    return _delete_and_wait(cluster, kind, job)
+
+
+def _delete_and_wait(cluster: Cluster, kind: JobKind, job: dict[str, Any]) -> bool:
+    name = job["metadata"]["name"]
+    if not delete_job(cluster, kind, name):
+        return False
+    deadline = time.monotonic() + _grace_s(job) + _LEFT_S
+    while (left := get_job(cluster, kind, name)) and left["metadata"]["uid"] == job["metadata"]["uid"]:
+        if time.monotonic() > deadline:
+            print(f"the pods of '{name}' do not leave; their machines may be lost", flush=True)
+            break
+        time.sleep(_LOOK_S / 4)
+    return True
+
+
+def _grace_s(job: dict[str, Any]) -> int:
+    """Seconds that the pods of a job may take to leave."""
+    spec = job["spec"].get("pytorchReplicaSpecs", {}).get("Worker", {}).get("template", {}).get("spec", {})
+    grace: int = spec.get("terminationGracePeriodSeconds", 30)
+    return grace
+
+
+def own_pod(cluster: Cluster) -> Any:
+    """The pod of this process, as the client's model; None outside of one, or where it may not be read."""
+    name = os.environ.get("KFP_POD_NAME") or os.environ.get("HOSTNAME", "")
+    if "KUBERNETES_SERVICE_HOST" not in os.environ or not name:
+        return None
+    try:
+        return patiently(
+            f"read the pod '{name}'",
+            lambda: cluster.core.read_namespaced_pod(name, cluster.namespace, _request_timeout=TIMEOUT_S),
+            patience_s=5,
+        )
+    except (ClusterRefused, ClusterUnavailable):
+        return None
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

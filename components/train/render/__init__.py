@@ -1,0 +1,1 @@
+"""From a `TrainingJob` to a manifest: pure functions, without a cluster."""

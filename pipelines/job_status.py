@@ -1,0 +1,109 @@
+"""Shows the state of runs: once, as a live table, or line by line where there is no terminal."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+
+from pipelines.job_model import RunView
+from pipelines.job_table import change_lines, run_table, runs_table
+from pipelines.job_terminal import connect, folder_in, folder_of_environment
+from training.run_folder import RunFolder
+
+_WIDE = 300
+
+
+def show_runs(namespace: str, store: Path | None) -> None:
+    """Print a table of all runs, in a store if one is named, else of a cluster.
+
+    Raises:
+        UserError: There is no cluster, or it does not let the user look.
+        ClusterUnavailable: It does not answer.
+    """
+    if store is not None:
+        from pipelines.job_store import view_stored_runs
+
+        views, where = view_stored_runs(store.expanduser().absolute()), f"the store {store}"
+    else:
+        from pipelines.job_view import view_runs
+
+        cluster = connect("", namespace)
+        views, where = view_runs(cluster), f"the namespace '{cluster.namespace}' ({cluster.where})"
+    if views:
+        _console().print(runs_table(views, time.time()))
+    else:
+        print(f"There are no runs in {where}.")
+
+
+def show_run(run: str, namespace: str, store: Path | None) -> None:
+    """Print a run's attempts as they are now.
+
+    Raises:
+        UserError: There is no such run; the message names those that there are.
+        ClusterUnavailable: The cluster does not answer.
+    """
+    if folder := _stored(run, store):
+        from pipelines.job_store import view_stored_run
+
+        view = view_stored_run(folder)
+    else:
+        from pipelines.job_view import view_run
+
+        view = view_run(connect(run, namespace), run)
+    _console().print(run_table(view, time.time()))
+
+
+def follow_run(run: str, namespace: str, store: Path | None) -> bool:
+    """Show a run's attempts until the newest has ended; returns whether it succeeded.
+
+    Raises:
+        UserError: There is no such run; the message names those that there are.
+        ClusterUnavailable: The cluster has not answered for long.
+    """
+    views: Iterator[RunView]
+    if folder := _stored(run, store):
+        from pipelines.job_store import watch_stored_run
+
+        views = watch_stored_run(folder)
+    else:
+        from pipelines.job_view import watch_run
+
+        views = watch_run(connect(run, namespace), run)
+    console = _console()
+    last = _follow_live(console, views) if console.is_terminal else _follow_lines(views)
+    return bool(last.succeeded)
+
+
+def _stored(run: str, store: Path | None) -> RunFolder | None:
+    """The folder to look at: in the store that is named, or in that of the environment if it has the run."""
+    if store is not None:
+        return folder_in(store, run)
+    folder = folder_of_environment(run)
+    return folder if folder is not None and folder.events.is_dir() else None
+
+
+def _follow_live(console: Console, views: Iterator[RunView]) -> RunView:
+    newest = next(views)
+    # Drawn anew every second, because ages and what is left change by themselves.
+    with Live(console=console, get_renderable=lambda: run_table(newest, time.time()), refresh_per_second=1):
+        for view in views:
+            newest = view
+    return newest
+
+
+def _follow_lines(views: Iterator[RunView]) -> RunView:
+    newest: RunView | None = None
+    for view in views:
+        for line in change_lines(newest, view, time.time()):
+            print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+        newest = view
+    assert newest is not None, "a watch begins with the state of now"
+    return newest
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    # Where nobody looks at it, rich takes 80 columns and cuts names.
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)

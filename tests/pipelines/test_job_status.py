@@ -1,0 +1,204 @@
+"""`shardline status`, and the views beneath it, against the cluster's double."""
+
+import contextlib
+import functools
+import os
+import pty
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from components.cluster.client import connect
+from components.cluster.jobs import delete_job
+from components.cluster.kinds import PYTORCHJOB
+from pipelines.cli import app
+from pipelines.job_view import view_run, view_runs, watch_run
+from tests.doubles.cluster import FakeCluster
+from tests.pipelines.training_jobs import UNTIL_STOPPED, end, report_step, start_job
+from training.errors import UserError
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    with FakeCluster(tmp_path / "cluster") as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        monkeypatch.delenv("SHARDLINE_STORE", raising=False)
+        monkeypatch.delenv("KFP_NAMESPACE", raising=False)
+        cluster.add_claim("shardline-store")
+        yield cluster
+
+
+def shardline(*arguments, expect=0):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == expect, (result.output, result.exception)
+    return result.output
+
+
+def mistake(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    assert isinstance(result.exception, UserError), (result.output, result.exception)
+    return str(result.exception)
+
+
+def rows(text):
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def test_a_run_is_shown_with_its_attempts_their_progress_and_why_one_failed(cluster):
+    end(cluster, start_job(cluster, "tiny", "echo no; exit 3"))
+    name = start_job(cluster, "tiny", UNTIL_STOPPED, attempt=2, nodes=2)
+    report_step(name, 40, time=time.time())
+    title, head, first, second, *reasons = rows(shardline("status", "tiny"))
+    assert " ".join(title) == "tiny in the namespace demo"
+    assert head == ["attempt", "phase", "pods", "age", "step", "loss", "tokens/s", "ETA"]
+    assert first[:3] == ["1", "failed", "-"] and first[-4:] == ["-"] * 4
+    assert second[:3] == ["2", "running", "2/2"]
+    assert second[5:8] == ["40/100", "2.500", "12,345"]
+    assert " ".join(second[8:]) in ("3 min 20 s", "3 min 19 s", "3 min 18 s")
+    assert "attempt 1: tiny-1-worker-0 on node0: exit code 3" in [" ".join(row) for row in reasons]
+    # The same, as a notebook has it.
+    view = view_run(connect(), "tiny")
+    assert (view.phase, view.step, view.num_steps, view.loss) == ("running", 40, 100, 2.5)
+    assert (view.tokens_per_s, view.seconds_left, view.ended, view.succeeded) == (12345, 200, False, None)
+    assert [attempt.number for attempt in view.attempts] == [1, 2]
+    assert view.attempts[0].started <= view.attempts[0].ended <= view.attempts[1].started
+
+
+def test_all_runs_of_the_namespace_are_listed_the_newest_first(cluster):
+    assert shardline("status") == "There are no runs in the namespace 'demo' (the context 'fake').\n"
+    end(cluster, start_job(cluster, "older", "true"))
+    time.sleep(1.1)  # ages are whole seconds
+    start_job(cluster, "newer", UNTIL_STOPPED)
+    head, newer, older = rows(shardline("status"))
+    assert head == ["run", "attempt", "phase", "nodes", "age", "step", "loss", "tokens/s", "ETA"]
+    assert newer[:4] == ["newer", "1", "running", "1"]
+    assert older[:4] == ["older", "1", "succeeded", "1"]
+    assert [view.run for view in view_runs(connect())] == ["newer", "older"]
+
+
+def test_what_a_run_waits_for_is_said_in_the_clusters_words(cluster):
+    start_job(cluster, "waits", "true", ready=False, node_selector={"gpu": "h100"})
+    cluster.wait(lambda: cluster.events("waits-1-worker-0"))
+    text = shardline("status", "waits")
+    assert rows(text)[2][1:3] == ["starting", "0/1"]
+    assert "attempt 1: waits-1-worker-0: Unschedulable: " in text and "node affinity/selector" in text
+
+
+def test_a_run_that_its_queue_holds_back_is_said_to_be_queued(cluster):
+    cluster.add_queue("team")
+    start_job(cluster, "queued", "true", ready=False, queue="team")
+    text = shardline("status", "queued")
+    assert rows(text)[2][1:3] == ["queued", "0/1"]
+    assert "attempt 1: the queue 'team' has not admitted it" in text
+
+
+def test_a_watch_gives_every_change_until_the_end(cluster, tmp_path):
+    go = tmp_path / "go"
+    name = start_job(cluster, "watched", f"while [ ! -e {go} ]; do sleep 0.05; done")
+    seen = []
+    for view in watch_run(connect(), "watched", interval_s=0.05):
+        seen.append(view)
+        if view.phase == "running" and view.step is None:
+            report_step(name, 1, loss=3.0)
+        elif view.step == 1:
+            report_step(name, 2, loss=2.0)
+        elif view.step == 2:
+            go.touch()
+    assert list(dict.fromkeys(view.loss for view in seen)) == [None, 3.0, 2.0]
+    assert seen[-1].succeeded and seen[-1].phase == "succeeded" and not seen[-2].ended
+
+
+def test_a_watch_waits_for_the_attempt_after_one_that_failed(cluster):
+    end(cluster, start_job(cluster, "again", "exit 1"))
+    seen = []
+    for view in watch_run(connect(), "again", interval_s=0.05, successor_s=5):
+        if not seen:
+            assert view.ended and not view.succeeded
+            start_job(cluster, "again", "true", attempt=2)
+        seen.append(view)
+    assert seen[-1].succeeded and len(seen[-1].attempts) == 2
+    assert seen[-1].attempts[0].reasons == seen[0].attempts[0].reasons != ()
+
+
+def test_a_watch_outlives_an_api_server_that_is_away_and_sees_a_deleted_job(cluster):
+    name = start_job(cluster, "deleted", UNTIL_STOPPED)
+    watching = watch_run(connect(), "deleted", interval_s=0.05, successor_s=0)
+    assert next(watching).phase == "running"
+    cluster.fail(503, times=3)
+    threading.Timer(1.0, delete_job, (connect(), PYTORCHJOB, name)).start()
+    last = list(watching)[-1]
+    assert (last.phase, last.succeeded) == ("gone", False)
+    assert last.attempts[0].reasons == ("its job was deleted",)
+
+
+@pytest.mark.parametrize(("command", "code", "phase"), [("exit 0", 0, "succeeded"), ("exit 5", 1, "failed")])
+def test_following_ends_with_the_outcome_and_without_a_terminal_writes_a_line_for_each_change(
+    cluster, tmp_path, monkeypatch, command, code, phase
+):
+    quick = functools.partial(watch_run, interval_s=0.1, successor_s=0)
+    monkeypatch.setattr("pipelines.job_view.watch_run", quick)
+    go = tmp_path / "go"
+    name = start_job(cluster, "followed", f"while [ ! -e {go} ]; do sleep 0.05; done; {command}")
+    report_step(name, 7, time=time.time())
+    threading.Timer(0.5, go.touch).start()
+    lines = shardline("status", "followed", "--follow", expect=code).splitlines()
+    first = "followed attempt 1: running, 1/1 pods ready, step 7/100, loss 2.500, 12,345 tokens/s, 3 min "
+    assert first in lines[0] and lines[0].endswith(" s left")
+    assert [line for line in lines if f"followed attempt 1: {phase}, step 7/100" in line], lines
+    assert len(lines) == len({line[9:] for line in lines}), "nothing is said twice"
+    assert len(lines) <= 6
+
+
+def test_an_unknown_run_is_answered_with_those_that_there_are(cluster):
+    message = mistake("status", "tiny")
+    assert message.startswith("there is no job of the run 'tiny' in the namespace 'demo'")
+    assert "no runs of Shardline there at all" in message
+    start_job(cluster, "quickstart-1", "true", ready=False)
+    assert "did you mean 'quickstart-1'? the runs there are quickstart-1" in mistake("status", "quickstart-2")
+    for command in ("status", "logs", "stop"):
+        assert "the run name 'No Name' is not valid" in mistake(command, "No Name")
+    assert "no run is named" in mistake("status", "--follow")
+
+
+def test_a_missing_cluster_kind_or_right_is_one_sentence(cluster, monkeypatch, tmp_path):
+    start_job(cluster, "tiny", "true", ready=False)
+    # A right to the other kind is not needed where that is not even installed.
+    cluster.deny("list", "trainjobs")
+    assert rows(shardline("status"))[1][0] == "tiny"
+    cluster.deny("list", "pytorchjobs")
+    assert "cannot list the pytorchjobs" in mistake("status", "tiny") and "not permitted" in mistake("status")
+    cluster.uninstall("kubeflow.org")
+    assert "neither PyTorchJobs nor TrainJobs" in mistake("status")
+    cluster.fail(status=503, times=1000)
+    monkeypatch.setattr("components.cluster.client._BACKOFF_S", (100,))
+    result = CliRunner().invoke(app, ["status"])
+    assert result.exit_code == 1 and result.output.startswith("error: cannot ask the cluster for")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    message = mistake("status", "tiny")
+    assert message.startswith("there is no cluster to talk to") and "--store" not in message
+    (tmp_path / ".shardline/runs/tiny/events").mkdir(parents=True)
+    assert mistake("status", "tiny").endswith("the run is on this machine: add --store .shardline")
+
+
+def test_a_live_table_ends_with_the_run(cluster, tmp_path):
+    """In a pseudo-terminal, as a person has it."""
+    go = tmp_path / "go"
+    start_job(cluster, "live", f"while [ ! -e {go} ]; do sleep 0.05; done")
+    threading.Timer(1.5, go.touch).start()
+    master, slave = pty.openpty()
+    command = [Path(sys.executable).with_name("shardline"), "status", "live", "--follow"]
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # Linux' word for the other side's end
+            while chunk := os.read(master, 2**16):
+                shown += chunk
+    os.close(master)
+    assert process.returncode == 0
+    assert b"running" in shown and b"succeeded" in shown and b"\x1b[" in shown
