@@ -15,6 +15,8 @@ BENCHMARKS = {
     "overhead": "the trainer's step, against a bare loop of the same passes",
     "checkpoint": "how long an asynchronous checkpoint holds training up, against a synchronous one",
     "load": "memory while a model is loaded, beyond its shard",
+    "launch": "how long the train step takes to create its job in a cluster",
+    "logs": "processor time and memory of following the logs of 64 pods, and lines that are lost",
 }
 
 _HELP = """\

@@ -14,9 +14,9 @@ import torch.distributed as dist
 import transformers
 
 from benchmarks.hyperparameters import Hyperparameters
-from benchmarks.launch import torchrun
 from benchmarks.options import Options
 from benchmarks.ours import make_run
+from benchmarks.torchrun import torchrun
 from benchmarks.workload import WORLD_SIZE, Work
 from training.build import build_model
 from training.data import PackedDataset

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.hyperparameters import Hyperparameters
-from benchmarks.launch import torchrun
 from benchmarks.result import Result
+from benchmarks.torchrun import torchrun
 from benchmarks.workload import Work, peer_documents
 
 

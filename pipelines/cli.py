@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from pipelines import job_commands, kubeflow_commands
 from training.errors import EXIT_INVALID, UserError
@@ -63,23 +61,12 @@ def run(
 
         shardline run my-recipe.yaml --store /data/shardline
     """
-    from pipelines.local_run import check_interpreter, choose_run, open_run, run_graph
-    from pipelines.summary import print_summary
-    from training.resolve import find_recipe, read_recipe, resolve
+    from pipelines.run_here import RunUnfinished, run_here
 
-    console = Console()
-    config = resolve(read_recipe(find_recipe(recipe)), overrides or [])
-    check_interpreter()
-    store = store.expanduser().absolute()
-    held = open_run(store, name) if name else choose_run(store, recipe, config, fresh=new)
-    run_name = held.folder.run
-    verb = "Resuming" if held.resumes else "Starting"
-    console.print(
-        f"{verb} the run [bold]{run_name}[/bold] in {escape(str(store))}", highlight=False, soft_wrap=True
-    )
-    code = run_graph(held, recipe, overrides or [], console, verbose=verbose)
-    print_summary(console, store, run_name, code)
-    raise typer.Exit(code)
+    try:
+        run_here(recipe, overrides or [], store=store, name=name, new=new, verbose=verbose)
+    except RunUnfinished as error:
+        raise typer.Exit(error.code) from None
 
 
 @app.command(name="compile")

@@ -123,8 +123,8 @@ def finetune(
             skip_unchanged=skip_unchanged,
         )
         _with_secret(_on_store(prepared, store_claim), secret, (*_HUB, *_TRACKING))
-        name = prepared.outputs["run_name"]
-        with dsl.If(prepared.outputs["proceed"] == True, name="something-to-train"):  # noqa: E712 (a graph's)
+        name = prepared.outputs["Output"]
+        with dsl.If(name != "", name="something-to-train"):
             downloaded = _on_store(download_model_step(store=store, run=name), store_claim)
             _with_secret(downloaded, secret, _HUB)
             tokenized = _on_store(tokenize_dataset_step(store=store, run=name), store_claim)

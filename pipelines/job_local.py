@@ -1,6 +1,7 @@
 """A run that `shardline run` works on, seen from another process of the same machine."""
 
 import contextlib
+import time
 from collections.abc import Callable
 
 import psutil
@@ -10,7 +11,9 @@ from training.run_folder import RunFolder
 
 _GRAPH = "pipelines.local_graph"
 
-_LOOK_S = 5.0
+_LOOK_S = 0.2
+
+_TELL_S = 10.0
 
 
 def graph_of(folder: RunFolder) -> psutil.Process | None:
@@ -48,6 +51,18 @@ def stop_here(folder: RunFolder, say: Callable[[str], None]) -> bool:
         else:
             stop_run(folder, graph.pid)
     say("stopping: the running step saves and leaves …")
-    while psutil.wait_procs(processes, timeout=_LOOK_S)[1]:
-        say("it still saves …")
+    told = time.monotonic()
+    while any(map(_runs, processes)):
+        time.sleep(_LOOK_S)
+        if time.monotonic() - told >= _TELL_S:
+            told = time.monotonic()
+            say("it still saves …")
     return True
+
+
+def _runs(process: psutil.Process) -> bool:
+    """Whether a process has not ended; one that only its parent has not asked after has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,5 +1,6 @@
 """Prints what the pods of a job write, each line with its rank."""
 
+import contextlib
 import queue
 import threading
 import time
@@ -7,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from components.cluster.client import TIMEOUT_S, Cluster
-from components.cluster.errors import api_errors
+from components.cluster.errors import ClusterRefused, api_errors
 from components.cluster.job_state import Phase, node_rank, phase_of, pod_end, runs_or_ran, why_waiting
 from components.cluster.jobs import get_job
 from components.cluster.log_lines import LogLines, with_rank
@@ -22,8 +23,14 @@ _LOOK_S = 2.0
 
 _QUIET_S = 0.5
 
-_LOGS_S = 30.0
-"""To read the logs of pods that have ended to their end."""
+_PATIENCE_S = 600.0
+"""How long an API server may be away."""
+
+_LEFT_S = 30.0
+"""Beyond the pods' own grace, for a job's pods to end after it."""
+
+_READ_S = 3600.0
+"""To read the logs of pods that have ended to their end, at the pace at which they are printed."""
 
 _AHEAD = 1000
 """Batches of lines that are read before they are printed; a slow terminal holds the rest up."""
@@ -77,12 +84,16 @@ def print_logs(
         raise UserError(_nothing_left(job, node))
     for rank in wanted:
         if rank in pods and runs_or_ran(job.kind, pods[rank]):
-            _print_pod(cluster, job, pods[rank], write, tail)
+            try:
+                _print_pod(cluster, job, pods[rank], write, tail)
+            except ClusterRefused as error:
+                if error.status != 404:
+                    raise
+                missing.append(rank)  # it went between the two requests
         elif rank in pods:
             say(f"node {rank} has not started: {why_waiting(pods[rank]) or 'its pod is being prepared'}")
     if missing:
-        ranks = ", ".join(map(str, missing))
-        say(f"the pods of nodes {ranks} are not there; {_copies(job, job.attempt)}")
+        say(f"there is no pod of node {', '.join(map(str, sorted(missing)))}; {_copies(job, job.attempt)}")
 
 
 def follow_logs(cluster: Cluster, job: FoundJob, write: Write, say: Write, *, node: int | None = None) -> None:
@@ -100,7 +111,7 @@ def follow_logs(cluster: Cluster, job: FoundJob, write: Write, say: Write, *, no
         ClusterUnavailable: The cluster does not answer.
     """
     _check_node(job, node)
-    if job.has_ended and not job.pods:
+    if job.has_ended and not [pod for pod in job.pods if node in (None, node_rank(job.kind, pod))]:
         raise UserError(_nothing_left(job, node))
     following = _Following(cluster, job, node)
     try:
@@ -133,13 +144,15 @@ class _Following:
                     say(reason)
             self._print(write, _LOOK_S)
         self._follow_started()  # one may have started and ended between two looks
-        # In the background, because its streams wait for what is printed here.
         complete: list[bool] = []
-        finishing = threading.Thread(target=lambda: complete.append(self._logs.finish(_LOGS_S)), daemon=True)
+        patience = _READ_S if self._have_ended() else 0.0
+        # In the background, because its streams wait for what is printed here.
+        finishing = threading.Thread(target=lambda: complete.append(self._logs.finish(patience)), daemon=True)
         finishing.start()
         while finishing.is_alive():
             self._print(write, _QUIET_S)
-        self._print(write, 0)
+        while not self._texts.empty():
+            write(self._texts.get())
         if complete != [True]:
             say("some pods' logs could not be read to their end")
 
@@ -148,14 +161,15 @@ class _Following:
 
     def _is_over(self) -> bool:
         """Whether the job has ended and its pods have; those of a machine that is lost never tell."""
-        job = get_job(self._cluster, self._job.kind, self._job.name)
-        pods = self._watch.present()
-        phase = phase_of(self._job.kind, job, pods, self._job.num_nodes)
+        job = get_job(self._cluster, self._job.kind, self._job.name, _PATIENCE_S)
+        phase = phase_of(self._job.kind, job, self._watch.present(), self._job.num_nodes)
         if phase not in (Phase.SUCCEEDED, Phase.FAILED, Phase.GONE):
             return False
         self._ended = self._ended or time.monotonic()
-        patience = grace_s(self._pods()) + _LOGS_S
-        return all(pod_end(self._job.kind, pod) for pod in pods) or time.monotonic() > self._ended + patience
+        return self._have_ended() or time.monotonic() > self._ended + grace_s(self._pods()) + _LEFT_S
+
+    def _have_ended(self) -> bool:
+        return all(pod_end(self._job.kind, pod) for pod in self._watch.present())
 
     def _follow_started(self) -> list[str]:
         """Follow the pods that have started; returns what the others wait for."""
@@ -168,13 +182,11 @@ class _Following:
         return waiting
 
     def _print(self, write: Write, seconds: float) -> None:
-        """Print what comes in so many seconds, and what there is."""
+        """Print what comes in so many seconds."""
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                write(self._texts.get(timeout=max(0.001, deadline - time.monotonic())))
-            except queue.Empty:
-                return
+        while (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                write(self._texts.get(timeout=left))
 
     def _pods(self) -> list[dict[str, Any]]:
         """Those that are asked for."""

@@ -71,7 +71,7 @@ def watch_run(cluster: Cluster, run: str, interval_s: float = 2.0, successor_s: 
     answered = time.monotonic()
     ended: float | None = None
     while True:
-        ended = (ended or time.monotonic()) if view.ended else None
+        ended = (ended or time.monotonic() - _ended_ago(view)) if view.ended else None
         if ended is not None and (view.succeeded or time.monotonic() - ended >= successor_s):
             return
         time.sleep(interval_s)
@@ -85,6 +85,11 @@ def watch_run(cluster: Cluster, run: str, interval_s: float = 2.0, successor_s: 
         before, view = view, _run_view(cluster, run, attempts)
         if view != before:
             yield view
+
+
+def _ended_ago(view: RunView) -> float:
+    newest = view.attempts[-1]
+    return 0.0 if newest.ended is None else max(0.0, time.time() - newest.ended)
 
 
 def _run_view(cluster: Cluster, run: str, attempts: tuple[AttemptView, ...]) -> RunView:

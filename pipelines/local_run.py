@@ -216,10 +216,10 @@ class _StopRequest:
         self._folder = folder
         self._graph = graph
         self._delivered = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # Under nohup a run outlives its terminal.
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, self._ask)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        # Under nohup a run outlives its terminal.
+        heard = [n for n in numbers if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+        self._handlers = {number: signal.signal(number, self._ask) for number in heard}
 
     def _ask(self, signum: int, frame: FrameType | None) -> None:
         self.asked = True
@@ -234,10 +234,15 @@ class _StopRequest:
 
     @contextlib.contextmanager
     def delivered_at_the_end(self) -> Iterator[None]:
-        """Leave the block only when the graph has ended: it is stopped if it still runs."""
+        """Leave the block only when the graph has ended: it is stopped if it still runs.
+
+        After it, signals mean what they did before: a notebook's process goes on.
+        """
         try:
             yield
         finally:
             if self._graph.poll() is None:
                 self.deliver()
                 self._graph.wait()
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler or signal.SIG_DFL)

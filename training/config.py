@@ -20,11 +20,13 @@ EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 # YAML makes a number of 48, and Kubernetes takes both.
 Quantity = Annotated[
     str,
-    BeforeValidator(lambda given: str(given) if isinstance(given, int) and not isinstance(given, bool) else given),
+    BeforeValidator(
+        lambda given: str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
+    ),
     Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"),
 ]
 
-_CREDENTIAL = r"(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|KEY)(_|$)"
+_CREDENTIAL = r"(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS)?_?KEY)(_|$)"
 """In the name of a variable: it holds what must not be seen."""
 
 _RESOURCE = r"^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -497,7 +499,7 @@ class RunConfig(_Section):
             )
         if parallel.num_nodes > 1 and self.cluster.launcher == "local":
             problems.append(one_node_only(parallel.num_nodes))
-        problems += _cluster_problems(self.cluster)
+        problems += launcher_problems(self.cluster)
         problems += _lora_problems(self)
         if self.evaluation.max_samples is not None and self.evaluation.every_steps is None:
             problems.append(
@@ -544,7 +546,8 @@ def one_node_only(num_nodes: int) -> str:
     )
 
 
-def _cluster_problems(cluster: ClusterConfig) -> list[str]:
+def launcher_problems(cluster: ClusterConfig) -> list[str]:
+    """What of the section does not fit together, or not its launcher, as sentences."""
     problems = []
     if cluster.rendezvous == "etcd" and cluster.etcd_endpoint is None:
         problems.append("cluster.rendezvous is etcd: set cluster.etcd_endpoint to the server's HOST:PORT")

@@ -56,17 +56,18 @@ class Watch:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: bytes | None = None
+        self._seen: tuple[bytes, int] | None = None
         self._changed = time.monotonic()
 
     def silent_s(self) -> float:
         """Seconds since the file changed, as far as this watch saw it."""
         try:
-            content = self._path.read_bytes()
+            # The time too: on a full disk the file can be touched, but holds nothing.
+            seen = self._path.read_bytes(), self._path.stat().st_mtime_ns
         except OSError:
-            content = self._seen or b""
-        if content != self._seen:
-            self._seen, self._changed = content, time.monotonic()
+            seen = self._seen
+        if seen != self._seen:
+            self._seen, self._changed = seen, time.monotonic()
         return time.monotonic() - self._changed
 
 

@@ -89,6 +89,9 @@ def pod_end(kind: JobKind, pod: dict[str, Any]) -> PodEnd | None:
     statuses: list[dict[str, Any]] = status.get("containerStatuses") or []
     container = next((c for c in statuses if c["name"] == kind.container), {})
     ended = (container.get("state") or {}).get("terminated")
+    if container.get("restartCount"):
+        # Restarted in place, as a TrainJob's pods are: what counts is that its first run failed.
+        ended = (container.get("lastState") or {}).get("terminated") or ended
     if ended is None and status.get("phase") not in ("Failed", "Succeeded"):
         return None
     ended = ended or {}

@@ -87,28 +87,27 @@ class _PodLog:
         self._has_ended = has_ended
         self._delivered = Delivered()
         self._unended = b""
+        self._failures = self._missing = 0
         self.stream = Stream()
 
     def run(self) -> None:
-        failures = missing = 0
         while not self.stream.ended.is_set():
             pause = 0.0
             try:
                 # Asked before reading: what the container wrote before its end is then in what is read.
                 is_last = self._has_ended(self._pod)
                 self._read(follow=not is_last)
-                failures = missing = 0
                 if is_last:
                     return
             except ClusterRefused as error:
-                failures += 1  # 400: the container waits to start
-                missing = missing + 1 if error.status == 404 else 0
-                if missing == _MISSING:
+                self._failures += 1  # 400: the container waits to start
+                self._missing += error.status == 404
+                if self._missing == _MISSING:
                     break  # the pod is gone, and its log with it
             except ClusterUnavailable as error:
-                failures += 1
+                self._failures += 1
                 pause = error.retry_after_s or 0.0
-            self.stream.ended.wait(max(pause, _PAUSES_S[min(failures, len(_PAUSES_S) - 1)]))
+            self.stream.ended.wait(max(pause, _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]))
         if self._unended:
             self._hand_on([self._unended])
 
@@ -116,6 +115,7 @@ class _PodLog:
         """Hand on what is new, until the stream ends."""
         with api_errors(f"read the log of the pod '{self._pod}'"):
             response = self._open(follow)
+            self._failures = self._missing = 0
             self._unended = b""
             rest = b""
             try:
@@ -137,7 +137,7 @@ class _PodLog:
         if since:
             query.append(("sinceTime", since))
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods/{self._pod}/log"
-        return self._cluster.api.call_api(
+        response = self._cluster.api.call_api(
             path,
             "GET",
             query_params=query,
@@ -147,6 +147,11 @@ class _PodLog:
             _return_http_data_only=True,
             _request_timeout=(5, _SILENCE_S),
         )
+        # With its head cut off in the middle, an answer looks like an empty one.
+        if response.status == 200 and not response.chunked and "Content-Length" not in response.headers:
+            response.close()
+            raise urllib3.exceptions.ProtocolError("an answer without a length")
+        return response
 
     def _hand_on(self, lines: list[bytes]) -> None:
         fresh = [text for line in lines if (text := self._delivered.take(line)) is not None]

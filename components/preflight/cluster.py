@@ -8,10 +8,12 @@ import kubernetes
 
 from components.cluster.client import TIMEOUT_S, Cluster, connect, patiently
 from components.cluster.errors import ClusterRefused, ClusterUnavailable
+from components.cluster.inside import is_inside
 from components.cluster.kinds import KINDS, JobKind
 from components.cluster.probe import is_installed, preferred_version
 from components.preflight.checks import Finding
 from components.preflight.nodes import find_nodes
+from components.preflight.rendezvous import find_etcd
 from training.config import ClusterConfig, RunConfig
 from training.errors import UserError
 
@@ -47,6 +49,9 @@ def cluster_checks(config: RunConfig) -> dict[str, Callable[[], Finding]]:
         checks["secrets"] = partial(_secrets, cluster, config.cluster)
     if config.cluster.queue and config.cluster.gang != "volcano":
         checks["queue"] = partial(_queue, cluster, config.cluster.queue)
+    if config.cluster.etcd_endpoint:
+        own_image = config.cluster.image is None and is_inside()
+        checks["rendezvous"] = partial(find_etcd, config.cluster.etcd_endpoint, own_image=own_image)
     return checks
 
 

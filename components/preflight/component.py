@@ -1,7 +1,5 @@
 """Shell of the preflight step."""
 
-from typing import NamedTuple
-
 from kfp import dsl
 
 from components.image import IMAGE
@@ -32,7 +30,7 @@ def preflight(
     store_claim: str,
     skip_unchanged: bool,
     config: dsl.Output[dsl.Markdown],
-) -> NamedTuple("Prepared", [("run_name", str), ("proceed", bool)]):  # type: ignore[valid-type]
+) -> str:
     """Resolve the configuration and check, within seconds, what would make a later step fail.
 
     An empty or zero parameter keeps the recipe's value.
@@ -63,8 +61,7 @@ def preflight(
         config: The checks and the resolved configuration, for people.
 
     Returns:
-        run_name: The run's name.
-        proceed: Whether there is something to train.
+        The run's name; empty if there is nothing to train.
     """
     from pathlib import Path
 
@@ -91,4 +88,4 @@ def preflight(
     with Step("preflight", store, run, job) as step:
         prepared = prepare(step, recipe, overrides, flat, store_claim, skip_unchanged=skip_unchanged)
         Path(config.path).write_text(prepared.page, encoding="utf-8")
-    return step.run, prepared.proceed
+    return step.run if prepared.proceed else ""

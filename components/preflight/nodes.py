@@ -32,7 +32,7 @@ _FACTORS = {
 
 
 def find_nodes(cluster: Cluster, config: RunConfig) -> Finding:
-    """Look for as many machines as the job has pods, of the size and the labels that it asks for.
+    """Look for machines that take the job's pods together, with the size and the labels that they ask for.
 
     Others may use them now: then the job waits, which is no mistake.
 
@@ -53,12 +53,13 @@ def find_nodes(cluster: Cluster, config: RunConfig) -> Finding:
     nodes = [node for node in json.loads(answer.data)["items"] if not node["spec"].get("unschedulable")]
     matching = [node for node in nodes if _has_labels(node, settings.node_selector)]
     asked = _asked(config)
-    fitting = [node for node in matching if all(_offers(node, name) >= amount for name, amount in asked.items())]
+    fitting = [node for node in matching if _room(node, asked, needed)]
+    room = sum(_room(node, asked, needed) for node in matching)
     wants = ", ".join(f"{amount:g} {name}" for name, amount in asked.items()) or "no resources of their own"
-    if len(fitting) >= needed:
-        return Finding("nodes", True, f"{len(fitting)} machines fit {needed} pod(s) with {wants}")
+    if room >= needed:
+        return Finding("nodes", True, f"{len(fitting)} machine(s) fit {needed} pod(s) with {wants}")
     if settings.autoscaling:
-        return Finding("nodes", True, f"{len(fitting)} machines fit now, of {needed}; more are added on demand")
+        return Finding("nodes", True, f"room for {room} of {needed} pods now; machines are added on demand")
     most = {name: max((_offers(node, name) for node in matching), default=0) for name in asked}
     offered = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
     raise UserError(
@@ -82,6 +83,11 @@ def _asked(config: RunConfig) -> dict[str, float]:
         **settings.resources,
     }
     return {name: amount for name, text in given.items() if (amount := quantity(text)) > 0}
+
+
+def _room(node: dict[str, Any], asked: dict[str, float], needed: int) -> int:
+    """How many of the job's pods an empty machine takes, as far as they matter; small ones can share it."""
+    return min([needed, *(int(_offers(node, name) // amount) for name, amount in asked.items())])
 
 
 def _has_labels(node: dict[str, Any], wanted: dict[str, str]) -> bool:

@@ -7,7 +7,7 @@ from components.preflight.checks import Finding, run_checks
 from components.preflight.unchanged import finished_before, mark_of, save_mark
 from components.step import Step
 from components.train.launchers.choose import launcher_name
-from training.config import RunConfig
+from training.config import RunConfig, launcher_problems
 from training.errors import UserError
 from training.hub import is_commit
 from training.resolve import load_recipe, resolve, split_overrides, to_yaml
@@ -54,6 +54,8 @@ def prepare(
     config = resolve(load_recipe(recipe), split_overrides(overrides), given)
     config = _keep_pins(config, step.folder)
     config.cluster.launcher = launcher_name(config.cluster)
+    if problems := launcher_problems(config.cluster):  # of a launcher that was chosen just now
+        raise UserError("\n".join(problems))
     if config.cluster.launcher != "local" and config.cluster.store_claim is None:
         config.cluster.store_claim = store_claim or None
     Store(step.folder.root)

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from training.config import RunConfig
+from training.config import ModelConfig, RunConfig
+from training.model_source import GgufFile, classify, model_key
 from training.run_folder import RunFolder
 from training.store import fingerprint, write_atomically
 
@@ -21,9 +22,19 @@ def mark_of(config: RunConfig, contents: Sequence[str | None]) -> str:
     """
     settings = config.model_dump(mode="json", include=set(_DECISIVE))
     # A file may be replaced under its name, or be the same under another.
-    for field in ("train", "heldout", "revision"):
-        settings["data"].pop(field)
-    return fingerprint(settings=settings, contents=list(contents))
+    for section, names in (("data", ("train", "heldout", "revision")), ("model", ("name", "revision"))):
+        for name in names:
+            settings[section].pop(name)
+    return fingerprint(settings=settings, model=_model_mark(config.model), contents=list(contents))
+
+
+def _model_mark(model: ModelConfig) -> str:
+    source = classify(model)
+    if isinstance(source, GgufFile):
+        # By what is known at once: a checksum of it would take longer than all the rest of the step.
+        state = source.path.stat()
+        return fingerprint(gguf=[source.path.name, state.st_size, state.st_mtime_ns])
+    return model_key(model)
 
 
 def save_mark(folder: RunFolder, mark: str) -> None:

@@ -56,7 +56,8 @@ def test_without_names_all_run(monkeypatch, capsys):
 
     monkeypatch.setattr(importlib, "import_module", load)
     assert main([]) == 0
-    assert ran == [f"benchmarks.{name}" for name in ("sft", "matmul", "overhead", "checkpoint", "load")]
+    names = ("sft", "matmul", "overhead", "checkpoint", "load", "launch", "logs")
+    assert ran == [f"benchmarks.{name}" for name in names]
 
 
 def test_an_unknown_name_is_refused(capsys):

@@ -6,10 +6,10 @@ import pytest
 
 from benchmarks import ours, peers
 from benchmarks.hyperparameters import Hyperparameters
-from benchmarks.launch import torchrun
 from benchmarks.options import Options
 from benchmarks.result import loss_difference
 from benchmarks.settings import FASTEST, LEANEST, OURS_FASTEST, OURS_LEANEST
+from benchmarks.torchrun import torchrun
 from tests.benchmarks.sides import tiny_work
 
 pytestmark = pytest.mark.slow

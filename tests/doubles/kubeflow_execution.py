@@ -31,7 +31,9 @@ class Execution:
         self._terminated = False
         root = next(yaml.safe_load_all(graph))["root"]["dag"]["tasks"]
         self._exit_handlers = {name for name, task in root.items() if "triggerPolicy" in task}
-        (folder / "graph.yaml").write_text(graph.replace("{{$.pipeline_job_name}}", job), encoding="utf-8")
+        # Between two tries a cluster waits for half a minute and more.
+        impatient = re.sub(r"(backoffDuration|backoffMaxDuration): \S+", r"\1: 1s", graph)
+        (folder / "graph.yaml").write_text(impatient.replace("{{$.pipeline_job_name}}", job), encoding="utf-8")
         (folder / "arguments.json").write_text(json.dumps(arguments), encoding="utf-8")
         files = [str(folder / name) for name in ("graph.yaml", "arguments.json")]
         with self.log.open("wb") as output:

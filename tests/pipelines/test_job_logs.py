@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from components.cluster.client import connect
+from components.cluster.jobs import delete_job, get_job
+from components.cluster.kinds import PYTORCHJOB
 from pipelines.cli import app
+from pipelines.job_view import view_run
 from tests.doubles.cluster import FakeCluster
 from tests.pipelines.training_jobs import UNTIL_STOPPED, end, is_over, start_job
 from training.errors import UserError
-
-WORDS = 'echo "[rank $((SHARDLINE_NODE + 4))] first"; echo "from the node"; echo last'
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,11 @@ def mistake(*arguments):
 
 
 def test_all_pods_are_printed_in_the_order_of_their_ranks(cluster):
+    words = 'echo "[rank $((SHARDLINE_NODE + 4))] first"; echo "from the node"; echo last'
     # The leader writes last.
-    end(cluster, start_job(cluster, "ordered", f'[ "$SHARDLINE_NODE" = 1 ] || sleep 0.3; {WORDS}', nodes=2))
+    command = f'[ "$SHARDLINE_NODE" = 1 ] || sleep 0.3; {words}; {UNTIL_STOPPED.replace("echo begins; ", "")}'
+    name = start_job(cluster, "ordered", command, nodes=2)
+    cluster.wait(lambda: all("last" in cluster.pod_log(f"{name}-worker-{node}") for node in (0, 1)))
     out, err = logs("ordered")
     assert err == []
     assert out == [
@@ -74,10 +79,11 @@ def test_pods_that_are_gone_are_told_with_where_the_copies_are(cluster):
     cluster.wait(lambda: len(cluster.pods(name)) == 1)
     out, err = logs("cleaned")
     copies = "copies of the logs are in the store's /mnt/shardline/runs/cleaned/attempts/1/pods"
-    assert out == ["[node 0] words"] and err == [f"the pods of nodes 1 are not there; {copies}"]
-    assert mistake("cleaned", "--node", "1") == (
-        f"the pod of node 1 of attempt 1 of the run 'cleaned' has gone; {copies}"
-    )
+    assert out == ["[node 0] words"] and err == [f"there is no pod of node 1; {copies}"]
+    for options in ([], ["--follow"]):
+        assert mistake("cleaned", "--node", "1", *options) == (
+            f"the pod of node 1 of attempt 1 of the run 'cleaned' has gone; {copies}"
+        )
     cluster.delete_pod(f"{name}-worker-0", grace=0)
     cluster.wait(lambda: not cluster.pods(name))
     for options in ([], ["--follow"]):
@@ -97,7 +103,12 @@ def test_following_prints_every_line_once_in_spite_of_broken_streams_and_ends_wi
     monkeypatch.setattr("pipelines.job_logs._LOOK_S", 0.1)
     go = tmp_path / "go"
     count = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; sleep 0.01; done"
-    name = start_job(cluster, "followed", f"{count}; while [ ! -e {go} ]; do sleep 0.05; done; {count}", nodes=2)
+    # The job ends with the first node that succeeds, so both wait for each other.
+    together = (
+        f"touch {tmp_path}/$SHARDLINE_NODE; while [ ! -e {tmp_path}/0 -o ! -e {tmp_path}/1 ]; do sleep 0.05; done"
+    )
+    command = f"{count}; while [ ! -e {go} ]; do sleep 0.05; done; {count}; {together}; sleep 0.5"
+    name = start_job(cluster, "followed", command, nodes=2)
 
     def disturb():
         for _ in range(3):
@@ -113,9 +124,29 @@ def test_following_prints_every_line_once_in_spite_of_broken_streams_and_ends_wi
     for node in (0, 1):
         said = [line for line in out if line.startswith(f"[node {node}] ")]
         assert said == [f"[node {node}] line {i}" for i in [*range(1, 41), *range(1, 41)]]
-    # Of one that has ended, the same.
-    assert sorted(logs("followed", "-f")[0]) == sorted(out)
-    assert {line[:8] for line in logs("followed", "-f", "--node", "1")[0]} == {"[node 1]"}
+
+
+def test_following_a_job_that_has_ended_prints_it_and_comes_back(cluster):
+    end(cluster, start_job(cluster, "ended", "echo a; echo b; exit 1"))
+    assert logs("ended", "-f") == (["[node 0] a", "[node 0] b"], [])
+
+
+def test_a_pod_that_never_pauses_does_not_keep_the_job_from_being_looked_at(cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.job_logs._LOOK_S", 0.1)
+    looked = tmp_path / "looked"
+    talk = f"i=0; while [ ! -e {looked} -a $i -lt 300000 ]; do i=$((i+1)); echo words; done; [ -e {looked} ]"
+    start_job(cluster, "chatty", talk)
+    looks = []
+
+    def look(*arguments):
+        looks.append(get_job(*arguments))
+        if len(looks) == 3:
+            looked.touch()
+        return looks[-1]
+
+    monkeypatch.setattr("pipelines.job_logs.get_job", look)
+    logs("chatty", "--follow")
+    assert view_run(connect(), "chatty").succeeded, "it was looked at only when the pod had nothing more to say"
 
 
 def test_following_ends_when_nobody_reads_any_more(cluster):
@@ -133,11 +164,9 @@ def test_following_ends_when_nobody_reads_any_more(cluster):
 
 def test_following_ends_when_the_job_is_deleted(cluster, monkeypatch):
     monkeypatch.setattr("pipelines.job_logs._LOOK_S", 0.1)
-    start_job(cluster, "stopped", UNTIL_STOPPED)
-    stop = threading.Timer(0.5, CliRunner().invoke, (app, ["stop", "stopped", "--yes"]))
-    stop.start()
-    assert logs("stopped", "--follow")[0] == ["[node 0] begins", "[node 0] saved"]
-    stop.join()
+    name = start_job(cluster, "stopped", UNTIL_STOPPED, nodes=2)
+    threading.Timer(0.5, delete_job, (connect(), PYTORCHJOB, name)).start()
+    assert logs("stopped", "--follow", "--node", "1")[0] == ["[node 1] begins", "[node 1] saved"]
 
 
 def test_an_unknown_run_and_options_that_do_not_fit_are_refused(cluster):

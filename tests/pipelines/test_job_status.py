@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from components.cluster.client import connect
 from components.cluster.jobs import delete_job
 from components.cluster.kinds import PYTORCHJOB
 from pipelines.cli import app
+from pipelines.job_lookup import find_jobs
 from pipelines.job_view import view_run, view_runs, watch_run
 from tests.doubles.cluster import FakeCluster
 from tests.pipelines.training_jobs import UNTIL_STOPPED, end, report_step, start_job
@@ -27,8 +29,8 @@ from training.errors import UserError
 def cluster(tmp_path, monkeypatch):
     with FakeCluster(tmp_path / "cluster") as cluster:
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-        monkeypatch.delenv("SHARDLINE_STORE", raising=False)
-        monkeypatch.delenv("KFP_NAMESPACE", raising=False)
+        for name in ("SHARDLINE_STORE", "KFP_NAMESPACE", "KF_PIPELINES_ENDPOINT", "KFP_ENDPOINT"):
+            monkeypatch.delenv(name, raising=False)
         cluster.add_claim("shardline-store")
         yield cluster
 
@@ -125,6 +127,30 @@ def test_a_watch_waits_for_the_attempt_after_one_that_failed(cluster):
     assert seen[-1].attempts[0].reasons == seen[0].attempts[0].reasons != ()
 
 
+def test_a_run_that_failed_long_ago_is_not_waited_for(cluster, monkeypatch):
+    end(cluster, start_job(cluster, "old", "exit 1"))
+    later = SimpleNamespace(
+        time=lambda: time.time() + 60, monotonic=time.monotonic, sleep=lambda seconds: pytest.fail("it waits")
+    )
+    monkeypatch.setattr("pipelines.job_view.time", later)
+    (view,) = watch_run(connect(), "old", successor_s=30)
+    assert view.succeeded is False
+
+
+def test_the_other_kind_of_job_is_shown_too(cluster):
+    cluster.install("trainer.kubeflow.org")
+    end(cluster, start_job(cluster, "one", "true"))
+    start_job(cluster, "other", UNTIL_STOPPED, nodes=2, kind="trainjob")
+    attempts = {view.run: view.newest for view in view_runs(connect())}
+    seen = {run: (a.kind, a.phase, a.num_nodes, a.pods_ready) for run, a in attempts.items()}
+    assert seen == {"one": ("PyTorchJob", "succeeded", 1, None), "other": ("TrainJob", "running", 2, 2)}
+    assert shardline("logs", "other") == "[node 0] begins\n[node 1] begins\n"
+    (job,) = find_jobs(connect(), "other")
+    assert job.run_folder == "/mnt/shardline/runs/other"
+    assert "The run other has stopped." in shardline("stop", "other", "--yes")
+    assert find_jobs(connect(), "other") == []
+
+
 def test_a_watch_outlives_an_api_server_that_is_away_and_sees_a_deleted_job(cluster):
     name = start_job(cluster, "deleted", UNTIL_STOPPED)
     watching = watch_run(connect(), "deleted", interval_s=0.05, successor_s=0)
@@ -190,7 +216,6 @@ def test_a_live_table_ends_with_the_run(cluster, tmp_path):
     """In a pseudo-terminal, as a person has it."""
     go = tmp_path / "go"
     start_job(cluster, "live", f"while [ ! -e {go} ]; do sleep 0.05; done")
-    threading.Timer(1.5, go.touch).start()
     master, slave = pty.openpty()
     command = [Path(sys.executable).with_name("shardline"), "status", "live", "--follow"]
     with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave) as process:
@@ -199,6 +224,8 @@ def test_a_live_table_ends_with_the_run(cluster, tmp_path):
         with contextlib.suppress(OSError):  # Linux' word for the other side's end
             while chunk := os.read(master, 2**16):
                 shown += chunk
+                if b"running" in shown:
+                    go.touch()
     os.close(master)
     assert process.returncode == 0
     assert b"running" in shown and b"succeeded" in shown and b"\x1b[" in shown

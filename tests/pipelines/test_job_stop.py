@@ -1,13 +1,14 @@
 """`shardline stop` against the doubles of the cluster and of Kubeflow Pipelines, and on this machine."""
 
-import os
 import subprocess
 import sys
-import threading
 
 import pytest
 from typer.testing import CliRunner
 
+from components.cluster.client import connect
+from components.cluster.jobs import delete_job
+from components.cluster.kinds import PYTORCHJOB
 from pipelines.cli import app
 from pipelines.client import connect as connect_kubeflow
 from pipelines.submit import submit
@@ -56,20 +57,18 @@ def test_pods_save_before_the_job_goes_and_ended_jobs_stay(cluster, tmp_path):
     # Again: nothing is left to do, and that is no failure.
     (line,) = stop("tiny", "--yes")
     assert line == (
-        "Nothing to stop: the run 'tiny' has no unfinished job in the namespace 'demo' (the context 'fake'); those "
-        "that have are other."
+        "Nothing to stop: the run 'tiny' has no unfinished job in the namespace 'demo' (the context 'fake'); "
+        "those that have are other."
     )
     stop("never-there")
 
 
 def test_a_stop_that_is_under_way_is_waited_for(cluster):
-    start_job(cluster, "twice", UNTIL_STOPPED.replace("echo saved", "sleep 1"))
-    first = threading.Thread(target=stop, args=("twice", "--yes"))
-    first.start()
-    cluster.wait(lambda: cluster.job("twice-1")["metadata"].get("deletionTimestamp"))
+    name = start_job(cluster, "twice", UNTIL_STOPPED.replace("echo saved", "sleep 1"))
+    delete_job(connect(), PYTORCHJOB, name)
+    assert cluster.job(name)["metadata"]["deletionTimestamp"]
     assert "The run twice has stopped." in stop("twice", "--yes")
-    assert cluster.job("twice-1") is None
-    first.join()
+    assert cluster.job(name) is None
 
 
 def test_a_job_that_its_queue_holds_back_is_stopped_too(cluster):
@@ -115,18 +114,20 @@ def test_the_pipeline_is_ended_first(cluster, tmp_path, monkeypatch):
     assert cluster.jobs() == []
 
 
-GRAPH = """
-import os, signal, subprocess, sys
-graph = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "pipelines.local_graph", sys.argv[1],
-                          str(os.getpid())])
-def stop(number, frame):
-    graph.terminate()
-    graph.wait()
-    sys.exit(143)
-signal.signal(signal.SIGTERM, stop)
+COMMAND = """
+import os, signal, subprocess, sys, time
+sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+graph = subprocess.Popen([*sleeps, "pipelines.local_graph", sys.argv[1], str(os.getpid())])
+asked = []
+signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
 print("begins", flush=True)
+while not asked:
+    time.sleep(0.05)
+graph.terminate()
 graph.wait()
+print("asked", flush=True)
 """
+"""What a run on this machine looks like from outside: a command, and below it its graph."""
 
 
 def test_a_run_on_this_machine_is_stopped_through_its_command(cluster, tmp_path, monkeypatch):
@@ -136,18 +137,15 @@ def test_a_run_on_this_machine_is_stopped_through_its_command(cluster, tmp_path,
         "Nothing to stop: the run 'local' does not go on on this machine."
     ]
     command = subprocess.Popen(
-        [sys.executable, "-c", GRAPH, f"{folder.path}/pipeline/now/arguments.json"], stdout=subprocess.PIPE
+        [sys.executable, "-c", COMMAND, f"{folder.path}/pipeline/now/arguments.json"], stdout=subprocess.PIPE
     )
     try:
         assert command.stdout.readline() == b"begins\n"
-        reaper = threading.Thread(target=command.wait)  # a process that has ended is gone once it is waited for
-        reaper.start()
         assert "no terminal to ask" in mistake("local", "--store", str(folder.root))
         # Also where the store is that of the environment.
         monkeypatch.setenv("SHARDLINE_STORE", str(folder.root))
         lines = stop("local", "--yes")
-        reaper.join()
-        assert command.returncode == 143
+        assert command.stdout.read() == b"asked\n"
         assert lines[-1].startswith("The run local has stopped.")
     finally:
         command.kill()

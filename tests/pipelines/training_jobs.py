@@ -4,14 +4,14 @@ import json
 
 from components.cluster.client import connect
 from components.cluster.jobs import annotate_job, create_job
-from components.cluster.kinds import PROGRESS, PYTORCHJOB
+from components.cluster.kinds import KINDS, PROGRESS, PYTORCHJOB
 from pipelines.job_render import render_manifest
 from training.config import RunConfig
 
 UNTIL_STOPPED = "trap 'echo saved; exit 143' TERM; echo begins; while :; do sleep 0.05; done"
 
 
-def start_job(cluster, run, command, attempt=1, nodes=1, ready=True, **settings):
+def start_job(cluster, run, command, attempt=1, nodes=1, ready=True, kind="pytorchjob", **settings):
     """Make the job of an attempt; `settings` are of the section `cluster`."""
     config = RunConfig.model_validate(
         {
@@ -21,11 +21,17 @@ def start_job(cluster, run, command, attempt=1, nodes=1, ready=True, **settings)
             "cluster": {"gpus_per_node": 0, "grace_s": 30, **settings},
         }
     )
-    manifest = render_manifest(config, run, attempt, store="/mnt/shardline", namespace=cluster.namespace)
-    (container,) = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    manifest = render_manifest(
+        config, run, attempt, kind=kind, store="/mnt/shardline", namespace=cluster.namespace
+    )
+    spec = manifest["spec"]
+    if kind == "trainjob":
+        container = spec["trainer"]
+    else:
+        (container,) = spec["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     # The run's folder stays the last word, as in the real one.
     container["command"] = ["sh", "-c", command, container["command"][-1]]
-    create_job(connect(), PYTORCHJOB, manifest)
+    create_job(connect(), KINDS[kind], manifest)
     name = manifest["metadata"]["name"]
     if ready:
         cluster.wait(lambda: len(ready_pods(cluster, name)) == nodes or is_over(cluster, name))
@@ -49,7 +55,7 @@ def ready_pods(cluster, job):
 
 def is_over(cluster, name):
     conditions = (cluster.job(name).get("status") or {}).get("conditions") or []
-    return any(c["type"] in ("Succeeded", "Failed") and c["status"] == "True" for c in conditions)
+    return any(c["type"] in ("Succeeded", "Complete", "Failed") and c["status"] == "True" for c in conditions)
 
 
 def end(cluster, name):

@@ -44,6 +44,10 @@ _PROGRESS_S = 10.0
 _PATIENCE_S = 600.0
 """How long an API server may be away before the job is given up as lost."""
 
+_OPERATOR_S = 30.0
+"""How long after its pods a job may still be without an end of its own: the operator may be away, and a TrainJob
+starts pods that failed again, which is for this project's own supervisor to decide."""
+
 _LOGS_S = 30.0
 """To read the logs of pods that have ended to their end."""
 
@@ -68,6 +72,7 @@ class ClusterLauncher:
         self._job: TrainingJob | None = None
         self._seen: dict[str, Any] | None = None
         self._looked = self._annotated = -_PATIENCE_S
+        self._pods_ended: float | None = None
         self._watch: PodWatch | None = None
         self._logs: LogFollower | None = None
         self._lines: LogLines | None = None
@@ -106,7 +111,20 @@ class ClusterLauncher:
         for pod in pods:
             if runs_or_ran(self._kind, pod):
                 self._logs.follow(pod["metadata"]["name"])
-        return phase_of(self._kind, self._seen, pods, job.num_nodes)
+        phase = phase_of(self._kind, self._seen, pods, job.num_nodes)
+        return self._end_of(pods, job.num_nodes) or phase if phase is Phase.RUNNING else phase
+
+    def _end_of(self, pods: list[dict[str, Any]], num_nodes: int) -> Phase | None:
+        """What the pods alone say of the job's end, once they have said so for a while."""
+        codes = [end.exit_code for pod in pods if (end := pod_end(self._kind, pod))]
+        failed = any(code != 0 for code in codes)
+        if not failed and len(codes) < num_nodes:
+            self._pods_ended = None
+            return None
+        self._pods_ended = self._pods_ended or time.monotonic()
+        if time.monotonic() - self._pods_ended < _OPERATOR_S:
+            return None
+        return Phase.FAILED if failed else Phase.SUCCEEDED
 
     def waiting(self) -> list[str]:
         """What the scheduler, the kubelet or the operator say of pods that do not run."""
@@ -128,6 +146,8 @@ class ClusterLauncher:
     def ending(self) -> Ending:
         """What the pods, the job and the events say, once the last pod has ended and the logs are read."""
         assert self._job is not None and self._watch is not None and self._logs is not None
+        if self._seen is not None:
+            stop_job(self._cluster, self._kind, self._seen)  # where the pods alone told the end
         self._settle()
         if not self._logs.finish(_LOGS_S):
             print("some pods' logs could not be read to their end", flush=True)

@@ -18,8 +18,8 @@ def stamp(at, zone, *, trims):
     digits = f".{fraction:09d}"
     if trims:
         digits = digits.rstrip("0").rstrip(".")
-    name = "Z" if zone == UTC else f"{datetime.fromtimestamp(seconds, zone):%:z}"
-    return f"{datetime.fromtimestamp(seconds, zone):%Y-%m-%dT%H:%M:%S}{digits}{name} ".encode()
+    time = datetime.fromtimestamp(seconds, zone).isoformat()
+    return f"{time[:19]}{digits}{time[19:].replace('+00:00', 'Z')} ".encode()
 
 
 @st.composite
@@ -33,7 +33,7 @@ def logs(draw):
     return lines
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), log=logs(), zone=st.sampled_from([0, 120, -210]), trims=st.booleans())
 def test_every_line_is_taken_once_wherever_streams_are_cut(data, log, zone, trims):
     zone = timezone(timedelta(minutes=zone)) if zone else UTC

@@ -184,6 +184,17 @@ def test_a_pod_that_is_deleted_is_read_to_its_end(fake, follower, lines):
     assert lines["pod"] == ["one", "leaving", "bye"]
 
 
+def test_a_last_line_without_a_newline_outlives_its_pod(fake, follower, lines):
+    fake.run_pod("pod", ["sh", "-c", "echo one; sleep 0.2; printf last"])
+    # As if the pod were removed as soon as it has ended.
+    fake.fail(404, times=99, path="follow=false")
+    fake.wait(lambda: fake.pods()[0]["status"]["phase"] == "Running")
+    follower.follow("pod")
+    fake.wait(lambda: has_ended(fake)("pod"))
+    assert follower.finish(5)
+    assert lines["pod"] == ["one", "last"]
+
+
 def test_a_pod_that_is_gone_has_no_log(fake, follower, lines):
     pod = fake.run_pod("pod", lines=["one"])
     follower.follow("pod")
@@ -253,28 +264,28 @@ def test_64_pods_at_once_while_streams_are_cut(fake, follower, lines):
 
 
 class RawServer:
-    """Answers with bytes as they are given, one connection after the other."""
+    """Answers each connection with the next of `answers`, as it is given."""
 
     def __init__(self):
+        self.answers = []
         self.heads = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         configuration = kubernetes.client.Configuration(host=f"http://127.0.0.1:{self._listener.getsockname()[1]}")
         configuration.retries = False
         self.cluster = Cluster(kubernetes.client.ApiClient(configuration), "demo", "a test")
+        threading.Thread(target=self._serve, daemon=True).start()
 
-    def answer(self, *answers):
-        def serve():
-            for answer in answers:
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
                 connection, _ = self._listener.accept()
                 with connection:
                     self.heads.append(connection.recv(4096).decode())
-                    connection.sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        return thread
+                    connection.sendall(self.answers.pop(0))
 
     def close(self):
+        # Closing alone does not wake up who waits in it.
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
 
@@ -291,17 +302,17 @@ def chunked(*chunks):
     )
 
 
-def test_a_stream_that_is_cut_at_any_byte(raw, lines):
+def test_a_stream_that_is_cut_at_any_byte(raw, lines, monkeypatch):
     """In a line, a character, a chunk, the chunk's size, the head of the answer."""
+    monkeypatch.setattr(logs, "_PAUSES_S", (0.001,))
     stamps = [f"2026-11-30T10:00:0{second}.5Z ".encode() for second in (1, 1, 2)]
     answer = chunked(stamps[0] + "grün\n".encode(), stamps[1] + b"\xc3", b"\xbc\n" + stamps[2] + b"end")
     for cut in range(len(answer)):
         pod = f"pod{cut}"
-        server = raw.answer(answer[:cut], answer)
+        raw.answers = [answer[:cut], answer]
         follower = LogFollower(raw.cluster, "pytorch", lines.take, lambda name: True)
         follower.follow(pod)
         assert follower.finish(5), cut
-        server.join()
         assert lines[pod] == ["grün", "ü", "end"], cut
 
 
@@ -309,10 +320,9 @@ def test_a_node_in_another_zone(raw, lines):
     first = chunked(b"2026-11-30T10:00:01.5+02:00 a\n2026-11-30T10:00:02.5+02:00 b\n")
     again = chunked(b"2026-11-30T10:00:01.5+02:00 a\n2026-11-30T10:00:02.5+02:00 b\n2026-11-30T10:00:03+02:00 c\n")
     ends = iter([False, True])
-    server = raw.answer(first, again)
+    raw.answers = [first, again]
     follower = LogFollower(raw.cluster, "pytorch", lines.take, lambda name: next(ends))
     follower.follow("pod")
     assert follower.finish(5)
-    server.join()
     assert lines["pod"] == ["a", "b", "c"]
     assert re.search(r"sinceTime=2026-11-30T10%3A00%3A01%2B02%3A00", raw.heads[1])

@@ -132,7 +132,7 @@ def test_the_component_runs_as_kubeflow_calls_it(tmp_path, write_recipe):
         "skip_unchanged": False,
         "overrides": "training.seed=5; registry.alias=prod",
     }
-    name, proceed = preflight.python_func(
+    name = preflight.python_func(
         store=str(tmp_path / "store"),
         run="",
         job="Run of ünï 1",
@@ -140,7 +140,7 @@ def test_the_component_runs_as_kubeflow_calls_it(tmp_path, write_recipe):
         config=Markdown,
         **parameters,
     )
-    assert (name, proceed) == ("run-of-n-1", True)
+    assert name == "run-of-n-1"
     config = RunFolder(tmp_path / "store", name).config()
     assert (config.training.max_steps, config.training.seed, config.registry.alias) == (3, 5, "prod")
     assert "## run-of-n-1" in (tmp_path / "config.md").read_text(encoding="utf-8")

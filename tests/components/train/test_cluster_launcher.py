@@ -388,3 +388,45 @@ def test_real_ranks_of_a_launcher_that_died_save_and_leave(cluster, make_run):
     last = run.steps()[-1].step
     assert (run.folder.checkpoints / f"step-{last:08d}" / "manifest.json").is_file(), "no step is lost"
     cluster.wait(lambda: cluster.pods() == [], 30)
+
+
+def test_an_operator_that_is_away_at_the_end_does_not_hide_it(cluster, pods_run, monkeypatch):
+    monkeypatch.setattr("components.train.launchers.cluster._OPERATOR_S", 1)
+    run = pods_run(f"sleep 1.5; {SEAL}")
+
+    def leave():
+        cluster.wait(lambda: sum(p["status"]["phase"] == "Running" for p in cluster.pods("run-1")) == 2)
+        cluster.stop_operator()
+
+    threading.Thread(target=leave, daemon=True).start()
+    supervise(Step(run.folder))
+    assert attempt_record(run)["outcome"] == "succeeded"
+
+
+@pytest.fixture
+def trainer(cluster):
+    cluster.uninstall("kubeflow.org")
+    cluster.install("trainer.kubeflow.org")
+    return cluster
+
+
+def test_a_trainjob_does_the_same(trainer, pods_run, capfd):
+    run = pods_run(f'echo "$PET_NNODES $PET_NODE_RANK $PET_MASTER_PORT"; {SEAL}', launcher="trainjob")
+    supervise(Step(run.folder))
+    out = capfd.readouterr().out
+    assert "[node 0] 2 0 29500" in out and "[node 1] 2 1 29500" in out
+    assert attempt_record(run)["launcher"] == "trainjob" and attempt_record(run)["outcome"] == "succeeded"
+
+
+def test_a_trainjob_that_fails_is_followed_by_another(trainer, pods_run, monkeypatch):
+    monkeypatch.setattr("components.train.launchers.cluster._OPERATOR_S", 1)
+    fails_first = f"""
+if [ $SHARDLINE_ATTEMPT = 1 ]; then
+  if [ $SHARDLINE_NODE = 1 ]; then exit 3; fi
+  trap 'exit 143' TERM; {SLEEP}
+fi
+{SEAL}"""
+    run = pods_run(fails_first, launcher="trainjob")
+    supervise(Step(run.folder))
+    (incident,) = incidents(run)
+    assert (incident.what, incident.exit_code) == ("exception", 3) and run.folder.attempts() == [1, 2]

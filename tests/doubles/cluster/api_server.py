@@ -29,7 +29,7 @@ from tests.doubles.cluster.resources import (
     TRAINJOBS,
 )
 from tests.doubles.cluster.selection import field_selector, label_selector
-from tests.doubles.cluster.trainer_webhook import check_trainjob, default_trainjob
+from tests.doubles.cluster.trainer_webhook import check_trainjob, default_trainjob, duplicates
 from tests.doubles.cluster.webhook import check_pytorchjob, queue_job
 
 SCHEMAS = {
@@ -288,6 +288,8 @@ class ApiServer:
         if resource in SCHEMAS:
             kind, required = SCHEMAS[resource]
             causes += schema.violations(item, kind(), required)
+        if resource is TRAINJOBS and not causes:
+            causes += duplicates(item)
         if causes:
             raise errors.invalid(resource.kind, resource.group, item["metadata"].get("name", ""), causes)
         if resource is PYTORCHJOBS:

@@ -43,8 +43,9 @@ JOBS = {"pytorchjobs": PYTORCHJOBS, "trainjobs": TRAINJOBS}
 class FakeCluster:
     """A cluster of one namespace; leaving its context ends all of its processes.
 
-    Pods see each other on this machine's loopback. As in a container, SIGTERM reaches the main process only, and
-    only if it handles it; a shell that does not waits for its grace period to be over.
+    It needs Linux. Pods see each other on this machine's loopback. As in a container, SIGTERM reaches the main
+    process only, and only if it handles it; a shell that does not waits for its grace period to be over. Whoever
+    waits for a pod's program to be ready has to look at its log: "Running" comes before that.
 
     Args:
         folder: Gets the kubeconfig, and a folder for each pod.
@@ -231,17 +232,17 @@ class FakeCluster:
         self._worker(pod).kill("OOMKilled")
 
     def delete_pod(self, pod, grace=None):
-        self.store.delete(PODS, self.namespace, pod, grace=grace)
+        self.store.delete(PODS, self.namespace, _name(pod), grace=grace)
 
     def admit(self, job):
         """Kueue has room for the job."""
-        resource = self._resource(job)
+        resource, name = self._resource(_name(job)), _name(job)
 
         def resume(item):
             policy = item["spec"] if resource is TRAINJOBS else item["spec"]["runPolicy"]
             policy["suspend"] = False
 
-        self.store.update(resource, self.namespace, job, resume)
+        self.store.update(resource, self.namespace, name, resume)
 
     # What can be seen
 
@@ -271,7 +272,7 @@ class FakeCluster:
 
     def pod_log(self, pod):
         """The whole log of a pod."""
-        return self.kubelet.log_of(self.store.get(PODS, self.namespace, pod)).text()
+        return self.kubelet.log_of(self.store.get(PODS, self.namespace, _name(pod))).text()
 
     def run_pod(self, name, argv=None, lines=None, labels=None, **spec):
         """A pod without a job.
@@ -313,7 +314,7 @@ class FakeCluster:
         return json.dumps({"jobs": statuses, "pods": pods})
 
     def _worker(self, pod):
-        return self.kubelet.worker(self.store.get(PODS, self.namespace, pod))
+        return self.kubelet.worker(self.store.get(PODS, self.namespace, _name(pod)))
 
     def _resource(self, job):
         for resource in JOBS.values():
@@ -343,6 +344,11 @@ class FakeCluster:
         path = self.folder / "kubeconfig"
         path.write_text(json.dumps(config, indent=1))
         return path
+
+
+def _name(item):
+    """The name of what a test names, or holds as the API shows it."""
+    return item if isinstance(item, str) else item["metadata"]["name"]
 
 
 def _named(version, kind, name):

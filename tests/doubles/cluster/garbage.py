@@ -3,9 +3,11 @@
 from tests.doubles.cluster.controller import Controller
 from tests.doubles.cluster.errors import ApiError
 from tests.doubles.cluster.objects import FINALIZERS, is_deleted
-from tests.doubles.cluster.resources import INSTALLABLE, PODS, SERVICES
+from tests.doubles.cluster.resources import ALWAYS, INSTALLABLE, PODS, SERVICES
 
 DEPENDENTS = (PODS, SERVICES, *INSTALLABLE)
+OWNERS = (*ALWAYS, *INSTALLABLE)
+KINDS = {resource.kind for resource in OWNERS}
 
 
 class GarbageCollector:
@@ -17,16 +19,18 @@ class GarbageCollector:
         self._controller.stop()
 
     def _step(self):
-        alive = {}
-        for resource in INSTALLABLE:
+        alive = set()
+        for resource in OWNERS:
             for item in self._store.list(resource):
-                alive[item["metadata"]["uid"]] = item
-                if is_deleted(item):
+                alive.add(item["metadata"]["uid"])
+                if resource in INSTALLABLE and is_deleted(item):
                     self._finish(resource, item)
         for resource in DEPENDENTS:
             for item in self._store.list(resource):
                 owners = item["metadata"].get("ownerReferences") or []
-                if owners and not any(owner["uid"] in alive for owner in owners) and not is_deleted(item):
+                # Of a kind that is not served here, nobody can say that it is gone.
+                held = any(owner["uid"] in alive or owner["kind"] not in KINDS for owner in owners)
+                if owners and not held and not is_deleted(item):
                     self._delete(resource, item)
 
     def _finish(self, owner_resource, owner):

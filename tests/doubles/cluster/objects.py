@@ -33,6 +33,7 @@ class Store:
         self.version = 100
         self.oldest = 0
         self.gpu_quota = None
+        """GPUs that all pods together may ask for."""
         self._objects = {}
         self._history = {}
         self._subscribers = {}

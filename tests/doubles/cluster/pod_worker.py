@@ -77,9 +77,8 @@ class PodWorker:
             self._execute(command, environment)
         except Stopped:
             pass
-        finally:
-            self.log.end()
         if not self._lost:
+            self.log.end()
             self._remove_if_deleted()
 
     def _prepare(self):

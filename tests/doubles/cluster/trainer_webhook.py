@@ -19,11 +19,34 @@ def default_trainjob(job):
     spec["runtimeRef"].setdefault("kind", "ClusterTrainingRuntime")
 
 
+def duplicates(job):
+    """Entries of the same name in lists that are maps to the server, as field, reason and message."""
+    return list(_duplicates(job["spec"], "spec"))
+
+
 def check_trainjob(job, store, operator_runs):
     if not operator_runs:
         raise webhook_unreachable(NAME, (URL, SERVICE))
     if causes := [*_runtime(job["spec"], store), *_environment(job["spec"])]:
         raise denied_by_webhook(causes, NAME)
+
+
+def _duplicates(value, path):
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _duplicates(child, f"{path}.{key}")
+    elif isinstance(value, list):
+        seen = []
+        for index, child in enumerate(value):
+            name = (
+                {key: child[key] for key in ("manager", "name") if key in child}
+                if isinstance(child, dict)
+                else None
+            )
+            if name and name in seen:
+                yield f"{path}[{index}]", "FieldValueDuplicate", f"Duplicate value: {json.dumps(name)}"
+            seen.append(name)
+            yield from _duplicates(child, f"{path}[{index}]")
 
 
 def _runtime(spec, store):
