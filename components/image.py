@@ -1,4 +1,7 @@
-"""The container image of every step. Standard library only: component shells import it at compile time."""
+"""The container images of the steps. Standard library only: component shells import it at compile time."""
 
 IMAGE = "ghcr.io/shardline/shardline-python:0.1.0"
-"""Holds Shardline, kfp and the training stack; steps install nothing at run time."""
+"""Shardline, kfp and the training stack with CUDA, for what trains and evaluates; steps install nothing."""
+
+STEPS_IMAGE = f"{IMAGE}-steps"
+"""The same without CUDA, for steps that need no GPU."""

@@ -77,10 +77,25 @@ def compile_command(
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit with 1 if a committed graph is out of date.")
     ] = False,
+    image: Annotated[
+        str,
+        typer.Option(
+            help="Print the graph with this image for its steps instead, as REPOSITORY:TAG; steps without a GPU "
+            "take REPOSITORY:TAG-steps."
+        ),
+    ] = "",
 ) -> None:
-    """Compile the graphs to the YAML that is uploaded to Kubeflow Pipelines."""
-    from pipelines.compiler import COMPILED, compile_all, drifted
+    """Compile the graphs to the YAML that is uploaded to Kubeflow Pipelines.
 
+    Examples:
+
+        shardline compile --image registry.example.com/shardline:1 > finetune.yaml
+    """
+    from pipelines.compiler import COMPILED, compile_all, drifted, with_image
+
+    if image:
+        print(with_image((COMPILED / "finetune.yaml").read_text(encoding="utf-8"), image), end="")
+        return
     if check:
         stale = drifted()
         for file in stale:

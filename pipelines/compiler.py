@@ -6,7 +6,9 @@ from pathlib import Path
 
 from kfp import compiler
 
+from components.image import IMAGE
 from pipelines.finetune import finetune
+from training.errors import UserError
 
 COMPILED = Path(__file__).parent / "compiled"
 
@@ -23,6 +25,25 @@ def compile_all(folder: Path) -> list[Path]:
             compiler.Compiler().compile(graph, str(folder / name))
         written.append(folder / name)
     return written
+
+
+def with_image(graph: str, image: str) -> str:
+    """A graph's YAML with another image for its steps.
+
+    Args:
+        graph: The YAML.
+        image: As REPOSITORY:TAG; steps without a GPU take REPOSITORY:TAG-steps. Empty: as it is.
+
+    Raises:
+        UserError: The image has no tag, or a digest, which cannot name two images.
+    """
+    if not image:
+        return graph
+    if "@" in image or ":" not in image.rpartition("/")[2]:
+        raise UserError(
+            f"the image is '{image}': give it as REPOSITORY:TAG; steps that need no GPU take REPOSITORY:TAG-steps"
+        )
+    return graph.replace(f"image: {IMAGE}", f"image: {image}")
 
 
 def drifted() -> list[str]:

@@ -46,6 +46,20 @@ ClaimOption = Annotated[
     str, typer.Option(help="PersistentVolumeClaim of the store. Default: the graph's, shardline-store.")
 ]
 
+SecretOption = Annotated[
+    str, typer.Option(help="Secret with credentials. Default: the graph's, shardline-credentials.")
+]
+ImageOption = Annotated[
+    str,
+    typer.Option(
+        help="Image of the steps, as REPOSITORY:TAG, where it is not the published one; steps without a GPU take "
+        "REPOSITORY:TAG-steps.",
+        envvar="SHARDLINE_IMAGE",
+        show_envvar=True,
+        show_default=False,
+    ),
+]
+
 
 def submit(
     recipe: Annotated[
@@ -59,6 +73,8 @@ def submit(
         str, typer.Option(help="Name of the run; naming one that is in the store resumes it. Default: made up.")
     ] = "",
     claim: ClaimOption = "",
+    secret: SecretOption = "",
+    image: ImageOption = "",
     service_account: AccountOption = "",
 ) -> None:
     """Start a run in a cluster, through Kubeflow Pipelines.
@@ -79,7 +95,7 @@ def submit(
     from pipelines.client import connect
 
     changes = overrides or []
-    parameters = _parameters(claim)
+    parameters = _parameters(claim, secret)
     # Before anything is asked of a server, so that a mistake is told wherever one is.
     submission.graph_arguments(recipe, changes, parameters)
     run = submission.submit(
@@ -90,6 +106,7 @@ def submit(
         experiment=experiment,
         service_account=service_account,
         parameters=parameters,
+        image=image,
     )
     print(f"Submitted the run {run.name} (version {run.version} of the graph)")
     print(run.url)
@@ -141,6 +158,8 @@ def schedule(
     namespace: NamespaceOption = "",
     experiment: ExperimentOption = "shardline",
     claim: ClaimOption = "",
+    secret: SecretOption = "",
+    image: ImageOption = "",
     service_account: AccountOption = "",
 ) -> None:
     """Run a recipe again and again in a cluster, through Kubeflow Pipelines; or list, pause or delete schedules.
@@ -181,14 +200,14 @@ def schedule(
             "no recipe is named: put it after the name, as in `shardline schedule nightly my-recipe.yaml`"
         )
     trigger = _trigger(cron, every)
-    parameters = {**_parameters(claim), "skip_unchanged": not always}
+    parameters = {**_parameters(claim, secret), "skip_unchanged": not always}
     arguments = _scheduled_arguments(recipe, overrides or [], parameters, latest)
     from pipelines import submit as submission
     from pipelines.client import connect
     from pipelines.schedule import Schedule, upsert
 
     kubeflow = connect(host, namespace)
-    graph = submission.find_graph(kubeflow, version) if version else submission.upload_graph(kubeflow)
+    graph = submission.find_graph(kubeflow, version) if version else submission.upload_graph(kubeflow, image)
     done = upsert(
         kubeflow,
         Schedule(
@@ -308,5 +327,5 @@ def _zone(name: str) -> ZoneInfo:
         raise UserError(f"the time zone '{name}' is not known: give a name such as UTC or Europe/Berlin") from None
 
 
-def _parameters(claim: str) -> dict[str, Any]:
-    return {"store_claim": claim} if claim else {}
+def _parameters(claim: str, secret: str) -> dict[str, Any]:
+    return {name: value for name, value in {"store_claim": claim, "secret": secret}.items() if value}

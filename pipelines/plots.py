@@ -45,6 +45,9 @@ _STYLE = {
     "legend.frameon": False,
 }
 
+_TICKS = [1, 2, 5, 10]
+"""Distances between ticks that people count in, times a power of ten."""
+
 _SMOOTHED_FROM = 30
 """Points from which single steps hide the trend."""
 
@@ -68,7 +71,7 @@ def training_figure(history: History, base_loss: float | None = None, tuned_loss
             if level is not None:
                 label = f"held-out, {name}: {as_loss(level)}"
                 loss.axhline(level, color=color, linestyle=(0, (4, 3)), linewidth=1.4, label=label)
-        _legend(loss)
+        loss.legend(loc="best", labelcolor=_INK, fontsize=9)
         if history.tokens_per_s is not None:
             median = history.tokens_per_s
             speed.axhline(median, color=_QUIET, linestyle=(0, (2, 3)), linewidth=1.2)
@@ -93,12 +96,7 @@ def progress_figure(views: Sequence[RunView]) -> Figure:
         newest = views[-1] if views else None
         if newest is not None and newest.num_steps:
             for axes in (loss, speed):
-                axes.set_xlim(0, newest.num_steps * 1.02)
-        for axes in (loss, speed):
-            if not losses:
-                axes.set_yticks([])
-                axes.set_xticks([])
-                axes.text(0.5, 0.5, "no step yet", transform=axes.transAxes, ha="center", color=_QUIET)
+                axes.set_xlim(-0.02 * newest.num_steps, 1.02 * newest.num_steps)
         figure.suptitle(_headline(newest), x=0.01, ha="left", fontsize=12, fontweight="bold")
     return figure
 
@@ -136,6 +134,8 @@ def _loss_and_speed(losses: Points, speeds: Points) -> tuple[Figure, Any, Any]:
     speed.yaxis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
     for axes in (loss, speed):
         _axes_of_steps(axes)
+        if not losses:
+            _say_that_empty(axes)
     return figure, loss, speed
 
 
@@ -150,24 +150,31 @@ def _line(axes: Any, points: Points, color: str, label: str, **style: Any) -> No
 
 def _axes_of_steps(axes: Any) -> None:
     axes.set_xlabel("step")
-    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1, steps=_TICKS))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=_TICKS))
     axes.margins(x=0.02, y=0.1)
 
 
-def _legend(axes: Any) -> None:
-    axes.legend(loc="best", labelcolor=_INK, fontsize=9)
+def _say_that_empty(axes: Any) -> None:
+    axes.set_yticks([])
+    axes.set_xticks([])
+    axes.text(0.5, 0.5, "no step yet", transform=axes.transAxes, ha="center", color=_QUIET)
 
 
 def _smoothed(values: list[float]) -> list[float]:
-    """Centred running mean; the values themselves where they are few."""
+    """Running mean; the values themselves where they are few."""
     if len(values) < _SMOOTHED_FROM:
         return values
-    half = max(2, len(values) // 30)
-    # At both ends the window shrinks on both sides, or the mean would lean.
-    reach = [min(half, index, len(values) - 1 - index) for index in range(len(values))]
-    return [sum(values[i - r : i + r + 1]) / (2 * r + 1) for i, r in enumerate(reach)]
+    half, last = max(2, len(values) // 30), len(values) - 1
+    means = []
+    for index in range(len(values)):
+        # Shrinks on both sides at the steep beginning, where the mean would lean; at the end a last value alone,
+        # which is read as the result, would be chance.
+        before = min(half, index)
+        window = values[index - before : index + min(before, last - index) + 1]
+        means.append(sum(window) / len(window))
+    return means
 
 
 def _headline(view: RunView | None) -> str:

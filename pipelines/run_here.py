@@ -76,6 +76,6 @@ def _console() -> Console:
     console = Console()
     if not console.is_jupyter:
         return console
-    # Lines of one text; else each would become an output of its own. No terminal, whatever the kernel's environment
-    # says: a live display needs one that moves its cursor.
+    # Lines of one text; else each would become an output of its own. And no terminal, whatever the kernel's
+    # environment says: a live display needs one that moves its cursor.
     return Console(force_jupyter=False, force_terminal=False, color_system="standard", width=_NOTEBOOK_WIDTH)

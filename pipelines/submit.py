@@ -3,6 +3,7 @@
 import hashlib
 import json
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import kfp_server_api
 import yaml
 
 from pipelines.client import Conflict, Kubeflow, named
-from pipelines.compiler import COMPILED
+from pipelines.compiler import COMPILED, with_image
 from pipelines.finetune import STORE_MOUNT
 from pipelines.schedule_time import uses_schedule_time
 from training.errors import UserError
@@ -68,6 +69,7 @@ def submit(
     experiment: str = EXPERIMENT,
     service_account: str = "",
     parameters: Mapping[str, Any] | None = None,
+    image: str = "",
 ) -> SubmittedRun:
     """Start a run of the graph that this package ships.
 
@@ -79,6 +81,7 @@ def submit(
         experiment: Kubeflow's experiment; made if there is none of the name.
         service_account: Account that the steps run under; empty: the installation's.
         parameters: More of the graph's parameters, such as `store_claim`.
+        image: Image of the steps, where it is not the published one.
 
     Raises:
         UserError: The recipe or a setting is wrong, the run's name cannot be, or the server refuses.
@@ -90,7 +93,7 @@ def submit(
         )
     name = name or new_run_name(recipe)
     check_run_name(name)
-    graph = upload_graph(kubeflow)
+    graph = upload_graph(kubeflow, image)
     run = kubeflow.call(
         kubeflow.runs.run_service_create_run,
         run=kfp_server_api.V2beta1Run(
@@ -142,21 +145,32 @@ def new_run_name(recipe: str) -> str:
     return f"{base}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def upload_graph(kubeflow: Kubeflow) -> GraphVersion:
+def upload_graph(kubeflow: Kubeflow, image: str = "") -> GraphVersion:
     """The shipped graph as a version on the server, uploaded unless it is there.
 
     The version is named after the package's version and the graph's checksum, so the same graph is never uploaded
     twice, and two different ones never share a name.
 
+    Args:
+        kubeflow: The connection.
+        image: Image of the steps, where it is not the published one; see `pipelines.compiler.with_image`.
+
     Raises:
         UserError: The server refuses.
     """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / GRAPH.name
+        file.write_text(with_image(GRAPH.read_text(encoding="utf-8"), image), encoding="utf-8")
+        return _upload(kubeflow, file)
+
+
+def _upload(kubeflow: Kubeflow, file: Path) -> GraphVersion:
     pipeline = _make_once(
         lambda: find_pipeline(kubeflow),
         lambda: (
             kubeflow.call(
                 kubeflow.uploads.upload_pipeline,
-                str(GRAPH),
+                str(file),
                 name=PIPELINE,
                 display_name=PIPELINE,
                 description="Fine-tune a Hugging Face model with PyTorch FSDP",
@@ -164,14 +178,14 @@ def upload_graph(kubeflow: Kubeflow) -> GraphVersion:
             ).pipeline_id
         ),
     )
-    name = version_name()
+    name = version_name(file.read_text(encoding="utf-8"))
     return _make_once(
         lambda: find_version(kubeflow, pipeline, name),
         lambda: GraphVersion(
             pipeline,
             kubeflow.call(
                 kubeflow.uploads.upload_pipeline_version,
-                str(GRAPH),
+                str(file),
                 name=name,
                 display_name=name,
                 pipelineid=pipeline,
@@ -205,9 +219,10 @@ def find_version(kubeflow: Kubeflow, pipeline: str, name: str) -> GraphVersion |
     return None if found is None else GraphVersion(pipeline, found.pipeline_version_id, name)
 
 
-def version_name() -> str:
-    """Name of the shipped graph's version on a server."""
-    return f"{version('shardline')}-{hashlib.sha256(GRAPH.read_bytes()).hexdigest()[:12]}"
+def version_name(graph: str | None = None) -> str:
+    """Name of a graph's version on a server; None: of the shipped one."""
+    content = GRAPH.read_text(encoding="utf-8") if graph is None else graph
+    return f"{version('shardline')}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def experiment_id(kubeflow: Kubeflow, name: str) -> str:

@@ -61,11 +61,10 @@ class Watch:
 
     def silent_s(self) -> float:
         """Seconds since the file changed, as far as this watch saw it."""
-        try:
+        seen = self._seen
+        with contextlib.suppress(OSError):
             # The time too: on a full disk the file can be touched, but holds nothing.
             seen = self._path.read_bytes(), self._path.stat().st_mtime_ns
-        except OSError:
-            seen = self._seen
         if seen != self._seen:
             self._seen, self._changed = seen, time.monotonic()
         return time.monotonic() - self._changed

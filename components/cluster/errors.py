@@ -125,9 +125,7 @@ def _answer(error: ApiException) -> dict[str, Any]:
     try:
         body = json.loads(error.body or "")
     except (TypeError, ValueError):
-        # A watch that ends in an ERROR event raises without a body, and puts `Reason: message` in its place.
-        reason, colon, said = str(error.reason or "").partition(": ")
-        return {"reason": reason, "message": said} if colon else {}
+        return {}
     return body if isinstance(body, dict) and body.get("kind") == "Status" else {}
 
 

@@ -1,7 +1,6 @@
 """Requests about jobs and what belongs to them."""
 
 import json
-import re
 import time
 from typing import Any
 
@@ -212,8 +211,3 @@ def _when(event: dict[str, Any]) -> str:
 def owner_reference(pod: client.V1Pod) -> dict[str, Any]:
     """Of a pod, so that what it creates is removed with it."""
     return {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
-
-
-def safe_label(text: str) -> str:
-    """The text as a label's value may be."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:63].strip("-_.")

@@ -1,5 +1,6 @@
 """The kinds of training jobs that a cluster can have, and how each says what became of it."""
 
+import re
 from dataclasses import dataclass
 
 LABEL = "shardline.dev"
@@ -68,3 +69,8 @@ TRAINJOB = JobKind(
 
 KINDS = {"pytorchjob": PYTORCHJOB, "trainjob": TRAINJOB}
 """By the launcher's name in `cluster.launcher`."""
+
+
+def safe_label(text: str) -> str:
+    """The text as a label's value may be."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", text)[:63].strip("-_.")

@@ -7,7 +7,6 @@ from typing import Any
 from components.cluster.client import TIMEOUT_S, Cluster, patiently
 from components.cluster.errors import ClusterRefused
 from components.preflight.checks import Finding
-from components.train.describe import ranks_per_node
 from training.config import RunConfig
 from training.errors import UserError
 
@@ -74,7 +73,7 @@ def _asked(config: RunConfig) -> dict[str, float]:
     settings = config.cluster
     gpus = settings.gpus_per_node
     if gpus is None:
-        gpus = ranks_per_node(config) if config.parallel.procs_per_node else 0
+        gpus = config.parallel.procs_per_node or 0
     given = {
         settings.gpu_resource: str(gpus),
         "cpu": settings.cpus_per_node or "0",

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from components.cluster.choose import launcher_name
 from components.preflight.checks import Finding, run_checks
 from components.preflight.unchanged import finished_before, mark_of, save_mark
 from components.step import Step
-from components.train.launchers.choose import launcher_name
 from training.config import RunConfig, launcher_problems
 from training.errors import UserError
 from training.hub import is_commit
@@ -85,8 +85,8 @@ def prepare(
 def _refuse_macros(*texts: str) -> None:
     if any("[[" in text and "Time." in text for text in texts):
         raise UserError(
-            "a parameter still holds a macro of Kubeflow ([[ScheduledTime.…]] or the like), which it fills in only "
-            "for a recurring run that follows the newest version of the pipeline: make the schedule with "
+            "a parameter still holds a macro of Kubeflow ([[ScheduledTime.…]] or the like), which it fills in "
+            "only for a recurring run that follows the newest version of the pipeline: make the schedule with "
             "shardline schedule --latest"
         )
 

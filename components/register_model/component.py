@@ -2,10 +2,10 @@
 
 from kfp import dsl
 
-from components.image import IMAGE
+from components.image import STEPS_IMAGE
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
 def register_model(
     store: str, run: str, registered: dsl.Output[dsl.Model], summary: dsl.Output[dsl.Markdown]
 ) -> None:

@@ -2,10 +2,10 @@
 
 from kfp import dsl
 
-from components.image import IMAGE
+from components.image import STEPS_IMAGE
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
 def stop_training(
     store: str, run: str, job: str, status: dsl.PipelineTaskFinalStatus, report: dsl.Output[dsl.Markdown]
 ) -> None:

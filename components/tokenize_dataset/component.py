@@ -2,10 +2,10 @@
 
 from kfp import dsl
 
-from components.image import IMAGE
+from components.image import STEPS_IMAGE
 
 
-@dsl.component(base_image=IMAGE, install_kfp_package=False)
+@dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
 def tokenize_dataset(store: str, run: str, dataset: dsl.Output[dsl.Dataset]) -> None:
     """Publish the run's data in the store, tokenized and packed into samples of `data.sequence_length`.
 

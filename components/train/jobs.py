@@ -2,11 +2,11 @@
 
 from typing import Any, Protocol
 
+from components.cluster.choose import launcher_name
 from components.train.attempts import close_record, read_record
 from components.train.describe import TaskSettings, describe_job
 from components.train.job import TrainingJob
 from components.train.launchers import Launcher
-from components.train.launchers.choose import launcher_name
 from components.train.launchers.local import LocalLauncher
 from components.train.leftovers import stop_leftovers
 from training.config import RunConfig

@@ -1,4 +1,5 @@
 import ast
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -6,14 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from components.image import IMAGE
+from components.image import IMAGE, STEPS_IMAGE
 from pipelines import compiler
-from pipelines.compiler import COMPILED, compile_all, drifted
+from pipelines.compiler import COMPILED, compile_all, drifted, with_image
 from pipelines.finetune import STORE_MOUNT
 from pipelines.progress import STEPS as SHOWN_STEPS
 from pipelines.reference import reference_page
 from tools import generate_docs
 from training.config import RunConfig
+from training.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 STEPS = generate_docs.STEPS
@@ -102,15 +104,25 @@ def test_caching_is_off_in_every_step(graph):
 def test_every_step_runs_in_the_image_and_installs_nothing(graph):
     for name, executor in graph["deploymentSpec"]["executors"].items():
         container = executor["container"]
-        assert container["image"] == IMAGE, name
+        needs_gpus = name in ("exec-train", "exec-evaluate")
+        assert container["image"] == (IMAGE if needs_gpus else STEPS_IMAGE), name
         command = " ".join(container["command"])
         assert "pip install" not in command, name
         assert "ensurepip" not in command, name
 
 
+def test_another_image_takes_the_place_of_both():
+    text = (COMPILED / "finetune.yaml").read_text()
+    images = re.findall(r"image: (\S+)", with_image(text, "registry:5000/team/shardline:2"))
+    assert set(images) == {"registry:5000/team/shardline:2", "registry:5000/team/shardline:2-steps"}
+    for wrong in ("registry:5000/team/shardline", "shardline@sha256:0123"):
+        with pytest.raises(UserError, match="give it as REPOSITORY:TAG"):
+            with_image(text, wrong)
+
+
 def test_every_parameter_of_the_pipeline_is_described_and_has_a_default(graph):
     parameters = graph["root"]["inputDefinitions"]["parameters"]
-    assert 16 <= len(parameters) <= 20
+    assert 16 <= len(parameters) <= 22
     for name, parameter in parameters.items():
         assert parameter.get("description"), name
         assert parameter.get("isOptional"), name
@@ -145,7 +157,14 @@ def test_no_step_begins_before_what_it_needs(graph):
     def needed(name):
         return set(tasks(graph)[name].get("dependentTasks", []))
 
-    assert needed("download-model") == needed("tokenize-dataset") == {"preflight"}
+    (condition,) = [
+        task
+        for part in graph["components"].values()
+        for task in part.get("dag", {}).get("tasks", {}).values()
+        if "condition" in task.get("triggerPolicy", {})
+    ]
+    assert condition["dependentTasks"] == ["preflight"]
+    assert needed("download-model") == needed("tokenize-dataset") == set(), "all under one condition"
     assert {"download-model", "tokenize-dataset"} <= needed("train")
     assert "train" in needed("evaluate")
     assert "evaluate" in needed("register-model")
@@ -161,7 +180,7 @@ def test_preflight_sets_a_field_for_every_parameter_that_it_takes():
         assert key in RunConfig.model_fields[section].annotation.model_fields, field
     function = next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
     parameters = {argument.arg for argument in function.args.args}
-    rest = {"store", "run", "job", "recipe", "overrides", "config"}
+    rest = {"store", "run", "job", "recipe", "overrides", "config", "store_claim", "skip_unchanged"}
     assert {value.id for value in flat.values} == parameters - rest
     described = dict(
         line.strip().split(": ", 1) for line in ast.get_docstring(function).splitlines() if ": Sets " in line
@@ -238,7 +257,8 @@ def test_training_imports_no_room_above_it_and_no_orchestrator(path):
 @pytest.mark.parametrize("path", python_files("components"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_component_imports_no_pipeline_and_no_other_steps_modules(path):
     folder = path.relative_to(ROOT / "components").parts[0]
-    allowed = {folder, "step", "image"} | ({"train"} if folder == "stop_training" else set())
+    shared = {"image"} if folder == "cluster" else {"step", "image", "cluster"}
+    allowed = {folder} | shared | ({"train"} if folder == "stop_training" else set())
     names = imports_of(path)
     assert [name for name in names if name.split(".")[0] in ("pipelines", "tools", "tests")] == []
     others = [name for name in names if name.split(".")[0] == "components" and name.split(".")[1] not in allowed]
@@ -247,8 +267,14 @@ def test_a_component_imports_no_pipeline_and_no_other_steps_modules(path):
 
 @pytest.mark.parametrize("path", python_files("pipelines"), ids=lambda path: path.name)
 def test_pipelines_know_a_step_by_its_shell_alone(path):
+    """And the cluster, and of a job what it looks like and what it left: the commands about jobs show that."""
+    views = {"describe", "render", "attempts", "evidence", "report"}
     names = [name.split(".") for name in imports_of(path) if name.startswith("components.")]
-    assert [".".join(name) for name in names if name[2:3] != ["component"]] == []
+    shown = [
+        name for name in names if name[1] in ("cluster", "image") or (name[1] == "train" and name[2] in views)
+    ]
+    shown += [name for name in names if name[1:3] == ["evaluate", "formats"]]
+    assert [".".join(name) for name in names if name not in shown and name[2:3] != ["component"]] == []
 
 
 @pytest.mark.parametrize("path", python_files("components/train"), ids=lambda path: path.name)
@@ -262,7 +288,10 @@ def test_a_shell_imports_at_its_top_what_compiling_needs_and_no_more(step):
     allowed = {"kfp", "components", *sys.stdlib_module_names}
     for name in imports_of(path, top_only=True):
         assert name.split(".")[0] in allowed
-        assert not name.startswith("components.") or name == "components.image.IMAGE"
+        assert not name.startswith("components.") or name in (
+            "components.image.IMAGE",
+            "components.image.STEPS_IMAGE",
+        )
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -278,4 +307,4 @@ def test_a_component_is_a_folder_with_its_papers(step):
 
 def test_every_folder_of_components_is_a_step_of_the_graph():
     folders = {path.name for path in (ROOT / "components").iterdir() if (path / "__init__.py").is_file()}
-    assert folders == set(STEPS)
+    assert folders == {*STEPS, "cluster"}, "beside the steps, only what they share"

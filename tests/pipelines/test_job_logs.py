@@ -11,10 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from components.cluster.client import connect
-from components.cluster.jobs import delete_job, get_job
+from components.cluster.jobs import delete_job
 from components.cluster.kinds import PYTORCHJOB
 from pipelines.cli import app
-from pipelines.job_view import view_run
 from tests.doubles.cluster import FakeCluster
 from tests.pipelines.training_jobs import UNTIL_STOPPED, end, is_over, start_job
 from training.errors import UserError
@@ -129,24 +128,6 @@ def test_following_prints_every_line_once_in_spite_of_broken_streams_and_ends_wi
 def test_following_a_job_that_has_ended_prints_it_and_comes_back(cluster):
     end(cluster, start_job(cluster, "ended", "echo a; echo b; exit 1"))
     assert logs("ended", "-f") == (["[node 0] a", "[node 0] b"], [])
-
-
-def test_a_pod_that_never_pauses_does_not_keep_the_job_from_being_looked_at(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.job_logs._LOOK_S", 0.1)
-    looked = tmp_path / "looked"
-    talk = f"i=0; while [ ! -e {looked} -a $i -lt 300000 ]; do i=$((i+1)); echo words; done; [ -e {looked} ]"
-    start_job(cluster, "chatty", talk)
-    looks = []
-
-    def look(*arguments):
-        looks.append(get_job(*arguments))
-        if len(looks) == 3:
-            looked.touch()
-        return looks[-1]
-
-    monkeypatch.setattr("pipelines.job_logs.get_job", look)
-    logs("chatty", "--follow")
-    assert view_run(connect(), "chatty").succeeded, "it was looked at only when the pod had nothing more to say"
 
 
 def test_following_ends_when_nobody_reads_any_more(cluster):

@@ -73,6 +73,7 @@ class ClusterLauncher:
         self._seen: dict[str, Any] | None = None
         self._looked = self._annotated = -_PATIENCE_S
         self._pods_ended: float | None = None
+        self._progress: dict[str, object] | None = None
         self._watch: PodWatch | None = None
         self._logs: LogFollower | None = None
         self._lines: LogLines | None = None
@@ -134,8 +135,13 @@ class ClusterLauncher:
 
     def report_progress(self, progress: dict[str, object]) -> None:
         """Annotate the job with the newest step, now and then; only `shardline status` misses it if that fails."""
-        assert self._job is not None
-        if time.monotonic() - self._annotated < _PROGRESS_S:
+        self._progress = progress
+        if time.monotonic() - self._annotated >= _PROGRESS_S:
+            self._annotate()
+
+    def _annotate(self) -> None:
+        progress, self._progress = self._progress, None
+        if progress is None or self._job is None:
             return
         self._annotated = time.monotonic()
         try:
@@ -147,6 +153,7 @@ class ClusterLauncher:
         """What the pods, the job and the events say, once the last pod has ended and the logs are read."""
         assert self._job is not None and self._watch is not None and self._logs is not None
         if self._seen is not None:
+            self._annotate()
             stop_job(self._cluster, self._kind, self._seen)  # where the pods alone told the end
         self._settle()
         if not self._logs.finish(_LOGS_S):

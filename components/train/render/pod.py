@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from components.cluster.jobs import safe_label
-from components.cluster.kinds import ATTEMPT_LABEL, RUN_ID_LABEL, RUN_LABEL, JobKind
+from components.cluster.kinds import ATTEMPT_LABEL, RUN_ID_LABEL, RUN_LABEL, JobKind, safe_label
 from components.train.job import PodSettings, TrainingJob
 
 _SHARED_MEMORY = "shared-memory"

@@ -49,9 +49,9 @@ def test_a_reader_that_waits_is_woken_up(fake, cluster):
 
 def test_after_the_end_nothing_is_read(fake, cluster):
     fake.run_pod("pod", lines=["one"])
-    stream = Stream()
+    stream, response = Stream(), follow(cluster)
     stream.end()
-    assert list(stream.chunks(follow(cluster))) == []
+    assert list(stream.chunks(response)) == []
     fake.wait(lambda: is_closed(fake))
 
 

@@ -6,6 +6,7 @@ import time
 import types
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 import yaml
@@ -369,8 +370,7 @@ def test_a_macro_that_kubeflow_left_is_refused(step, write_recipe):
 
 
 def test_a_recipe_can_come_as_its_own_text(step, write_recipe, model):
-    with open(write_recipe(training={"seed": 9})) as file:
-        text = json.dumps(yaml.safe_load(file))
+    text = json.dumps(yaml.safe_load(Path(write_recipe(training={"seed": 9})).read_text()))
     prepare(step, text, "", {})
     assert step.folder.config().training.seed == 9
     (problem,) = problems(lambda: prepare(step, "{model: [", "", {}))
