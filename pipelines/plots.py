@@ -71,7 +71,8 @@ def training_figure(history: History, base_loss: float | None = None, tuned_loss
             if level is not None:
                 label = f"held-out, {name}: {as_loss(level)}"
                 loss.axhline(level, color=color, linestyle=(0, (4, 3)), linewidth=1.4, label=label)
-        loss.legend(loc="best", labelcolor=_INK, fontsize=9)
+        if losses:
+            loss.legend(loc="best", labelcolor=_INK, fontsize=9)
         if history.tokens_per_s is not None:
             median = history.tokens_per_s
             speed.axhline(median, color=_QUIET, linestyle=(0, (2, 3)), linewidth=1.2)

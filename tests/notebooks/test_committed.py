@@ -7,7 +7,7 @@ import pytest
 
 from tests.notebooks.notebooks import FOLDER, NOTEBOOKS, parameter_cell, read
 
-_LINES = 8
+_LINES, _COLUMNS = 8, 115
 
 
 def test_all_notebooks_are_in_the_list_for_people():
@@ -27,7 +27,7 @@ def test_a_notebook_is_cleared_short_and_explained(name):
         assert cell.outputs == [] and cell.execution_count is None
         lines = [line for line in cell.source.splitlines() if line.strip()]
         assert len(lines) <= _LINES, cell.source
-        assert all(len(line) <= 120 for line in lines), cell.source
+        assert all(len(line) <= _COLUMNS for line in lines), cell.source
         assert not any(line.startswith(("def ", "class ", "try:", "if ", "while ")) for line in lines)
     kinds = [cell.cell_type for cell in notebook.cells]
     assert all(before == "markdown" for before, kind in pairwise(kinds) if kind == "code")
