@@ -2,9 +2,14 @@
 
 import io
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
+
+if Path(sys.argv[0]).name == "shardline":
+    # What follows takes half a second, in which Ctrl-C would end in a traceback; `main` takes this back.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import typer
 
@@ -137,6 +142,7 @@ app.command()(job_commands.stop)
 
 def main() -> None:
     """Run the command; a mistake that the user can mend is told in its own words alone."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Hugging Face and MLflow are chatty on import; set before anything imports them.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     # A terminal that cannot show a character is no reason to end.

@@ -7,7 +7,6 @@ from a file in the home folder, so the calls go through the generated interfaces
 import json
 import logging
 import os
-import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +19,10 @@ import kfp_server_api
 import urllib3
 from kfp.client import KF_PIPELINES_SA_TOKEN_ENV, KF_PIPELINES_SA_TOKEN_PATH, ServiceAccountTokenVolumeCredentials
 
+from components.cluster.client import connect as connect_to_cluster
+from training.credentials import shown
 from training.errors import UserError
+from training.kubernetes_rules import is_namespace
 
 TOKEN_VARIABLE = "KFP_TOKEN"
 """Environment variable that holds a bearer token."""
@@ -34,6 +36,10 @@ _LOG_IN = f"set {TOKEN_VARIABLE} to a fresh token, or run this in a notebook of 
 
 class Conflict(UserError):
     """What was to be made is there already."""
+
+
+class Missing(UserError):
+    """What was asked for is not there, or not any more."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,8 @@ class Kubeflow:
         """Call a method of a generated interface.
 
         Raises:
-            UserError: The server cannot be reached, or refuses; `Conflict` if a name is taken.
+            UserError: The server cannot be reached, or refuses; `Conflict` if a name is taken, `Missing` if there
+                is no such thing.
         """
         return _told(self.host, lambda: function(*arguments, **options))
 
@@ -103,17 +110,24 @@ def connect(host: str = "", namespace: str = "") -> Kubeflow:
         UserError: There is no host, it cannot be reached, or it does not let the user in.
     """
     host = host or next((os.environ[name] for name in _HOST_VARIABLES if os.environ.get(name)), "")
+    if namespace and not is_namespace(namespace):
+        raise UserError(
+            f"the namespace {shown(namespace)} is not valid: it has at most 63 lower-case letters, digits and '-'"
+        )
     if host:
-        _check_host(host)
+        host = _checked_host(host)
     elif not _has_default():
         raise UserError(
             "no Kubeflow Pipelines server is named: give --host https://… or set KF_PIPELINES_ENDPOINT, run this "
             "in a pod of the cluster, or have a kubeconfig"
         )
+    if not host and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        # With a kubeconfig that it cannot read, the SDK would take this machine for the server.
+        connect_to_cluster()
     # Its warnings about retries would stand beside the one sentence.
     logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    shown = _without_password(host) or "the cluster of this machine's kubeconfig or pod"
-    return _told(shown, lambda: _open(host, namespace, shown))
+    where = host or "the cluster of this machine's kubeconfig or pod"
+    return _told(where, lambda: _open(host, namespace, where))
 
 
 def named(key: str, value: str) -> str:
@@ -132,23 +146,23 @@ class _Client(kfp.Client):
         self._context_setting["namespace"] = namespace
 
 
-def _open(host: str, namespace: str, shown: str) -> Kubeflow:
+def _open(host: str, namespace: str, where: str) -> Kubeflow:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         client = _Client(
             host or None,
             # With a token but no host, the SDK would take this machine for the server.
-            existing_token=(os.environ.get(TOKEN_VARIABLE) or None) if host else None,
+            existing_token=_token() if host else None,
             credentials=ServiceAccountTokenVolumeCredentials() if _has_mounted_token() else None,
             ssl_ca_cert=os.environ.get("SSL_CERT_FILE"),
         )
     several_users = bool(client.get_kfp_healthz().multi_user)
     namespace = (namespace or client.get_user_namespace()) if several_users else ""
     if several_users and not namespace:
-        raise UserError(f"{shown} serves several users: name your namespace with --namespace or KFP_NAMESPACE")
-    links = _without_password(client._get_url_prefix())
+        raise UserError(f"{where} serves several users: name your namespace with --namespace or KFP_NAMESPACE")
+    links = client._get_url_prefix().rstrip("/")
     return Kubeflow(
-        shown,
+        where,
         namespace,
         links,
         client._run_api,
@@ -185,7 +199,7 @@ def _told(host: str, function: Callable[[], Any]) -> Any:
     try:
         return function()
     except kfp_server_api.ApiException as error:
-        kind = Conflict if error.status == 409 else UserError
+        kind = {404: Missing, 409: Conflict}.get(error.status, UserError)
         raise kind(_refusal(host, error)) from None
     except urllib3.exceptions.HTTPError as error:
         raise UserError(_unreachable(host, error)) from None
@@ -219,6 +233,8 @@ def _unreachable(host: str, error: Exception) -> str:
             f"{host} is not trusted (TLS: {_short(str(reason))}): set SSL_CERT_FILE to the certificate of its "
             "authority, or use http:// if it speaks no TLS"
         )
+    if isinstance(reason, urllib3.exceptions.LocationValueError):
+        return f"{host} is not an address that can be connected to: correct it"
     if isinstance(reason, urllib3.exceptions.NameResolutionError):
         return f"the name in {host} is not known: check the spelling, and the VPN if there is one"
     if isinstance(reason, urllib3.exceptions.NewConnectionError):
@@ -244,7 +260,7 @@ def _words(body: Any) -> str:
         return ""
     # Uploads are answered by another part of the server, in another form.
     words = str(content.get("message") or content.get("error_message") or content.get("error") or "")
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
     return _short(words.replace(token, "…") if token else words)
 
 
@@ -253,20 +269,36 @@ def _short(text: str) -> str:
     return text if len(text) <= 400 else f"{text[:400]} …"
 
 
-def _check_host(host: str) -> None:
-    parts = urlsplit(host)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+def _checked_host(host: str) -> str:
+    """The address as the SDK takes it.
+
+    Raises:
+        UserError: It is none, or holds more than an address; it may be a password, which is not shown then.
+    """
+    if any(sign in host for sign in "@?#"):
         raise UserError(
-            f"the host '{_without_password(host)}' is not an address: write it with http:// or https://, as in "
-            "http://localhost:8080"
+            "the host has more in it than an address: leave out users and passwords, and what begins with ? or #, "
+            f"as in http://localhost:8080; a token goes into {TOKEN_VARIABLE}"
         )
+    host = host.strip()
+    try:
+        parts = urlsplit(host)
+        # Reading the port checks it.
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid or not host.isprintable() or " " in host:
+        raise UserError(
+            f"the host {host!r} is not an address: write it with http:// or https://, as in http://localhost:8080"
+        )
+    return urlunsplit(parts).rstrip("/")
 
 
-def _without_password(host: str) -> str:
-    if not re.match(r"https?://", host):
-        return host.rpartition("@")[2]
-    parts = urlsplit(host)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+def _token() -> str | None:
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise UserError(f"{TOKEN_VARIABLE} holds no token, but line breaks or letters that none has: set it anew")
+    return token or None
 
 
 def _has_default() -> bool:

@@ -8,7 +8,9 @@ from kfp import compiler
 
 from components.image import IMAGE
 from pipelines.finetune import finetune
+from training.credentials import shown
 from training.errors import UserError
+from training.kubernetes_rules import is_image
 
 COMPILED = Path(__file__).parent / "compiled"
 
@@ -16,8 +18,15 @@ _GRAPHS = {"finetune.yaml": finetune}
 
 
 def compile_all(folder: Path) -> list[Path]:
-    """Write every graph into `folder`; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write every graph into `folder`; returns the files.
+
+    Raises:
+        UserError: The folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be made ({error.strerror}): name another") from None
     written = []
     for name, graph in _GRAPHS.items():
         with warnings.catch_warnings():
@@ -39,9 +48,10 @@ def with_image(graph: str, image: str) -> str:
     """
     if not image:
         return graph
-    if "@" in image or ":" not in image.rpartition("/")[2]:
+    if "@" in image or ":" not in image.rpartition("/")[2] or not is_image(image):
         raise UserError(
-            f"the image is '{image}': give it as REPOSITORY:TAG; steps that need no GPU take REPOSITORY:TAG-steps"
+            f"the image is {shown(image)}: give it as REPOSITORY:TAG; steps that need no GPU take "
+            "REPOSITORY:TAG-steps"
         )
     return graph.replace(f"image: {IMAGE}", f"image: {image}")
 

@@ -117,6 +117,8 @@ def _values(text: str, name: str, low: int, high: int, names: Mapping[str, int])
         step = _number(step_text, name, {}) if slash else 1
         if step == 0:
             raise ValueError(f"the step in '{part}' of the {name} is 0, and has to be at least 1")
+        if step > high:
+            raise ValueError(f"the step in '{part}' of the {name} is above {high}, so it would never be taken")
         if start < low or end > high:
             raise ValueError(f"'{part}' of the {name} is outside of {low} to {high}")
         if start > end:

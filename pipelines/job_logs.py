@@ -54,7 +54,8 @@ def choose_attempt(cluster: Cluster, run: str, attempt: int | None) -> FoundJob:
     if found is None:
         raise UserError(
             f"the run '{run}' has no job of attempt {attempt} in the namespace '{cluster.namespace}': it has "
-            f"those of {', '.join(str(job.attempt) for job in jobs)}; {_copies(jobs[-1], attempt)}"
+            f"those of {', '.join(str(job.attempt) for job in jobs)}"
+            + (f"; {_copies(jobs[-1], attempt)}" if attempt < jobs[-1].attempt else "")
         )
     return found
 

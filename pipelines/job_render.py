@@ -9,8 +9,10 @@ from components.cluster.kinds import KINDS
 from components.train.describe import describe_job
 from components.train.render.pytorchjob import render_pytorchjob
 from components.train.render.trainjob import render_trainjob
-from training.config import RunConfig
+from training.config import RunConfig, launcher_problems
+from training.credentials import shown
 from training.errors import UserError
+from training.kubernetes_rules import is_namespace
 from training.run_folder import RunFolder
 
 _RENDER = {"pytorchjob": render_pytorchjob, "trainjob": render_trainjob}
@@ -50,6 +52,12 @@ def render_manifest(
             "cluster.launcher is local, so this run makes no job in a cluster: set it to pytorchjob or trainjob, "
             "or give --kind"
         )
+    if namespace and not is_namespace(namespace):
+        raise UserError(
+            f"the namespace {shown(namespace)} is not valid: it has at most 63 lower-case letters, digits and '-'"
+        )
+    if problems := launcher_problems(config.cluster.model_copy(update={"launcher": launcher})):
+        raise UserError("\n".join(problems))
     if config.cluster.store_claim is None:
         claimed = config.cluster.model_copy(update={"store_claim": STORE_CLAIM})
         config = config.model_copy(update={"cluster": claimed})

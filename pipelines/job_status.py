@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from pipelines.job_model import RunView
-from pipelines.job_table import change_lines, run_table, runs_table
+from pipelines.job_table import TABLE_WIDTH, change_lines, run_table, runs_as_lines, runs_table
 from pipelines.job_terminal import connect, folder_in, folder_of_environment
 from training.run_folder import RunFolder
 
@@ -32,7 +32,9 @@ def show_runs(namespace: str, store: Path | None) -> None:
         cluster = connect("", namespace)
         views, where = view_runs(cluster), f"the namespace '{cluster.namespace}' ({cluster.where})"
     if views:
-        _console().print(runs_table(views, time.time()))
+        console, now = _console(), time.time()
+        narrow = console.width < TABLE_WIDTH
+        console.print(runs_as_lines(views, now) if narrow else runs_table(views, now))
     else:
         print(f"There are no runs in {where}.")
 
@@ -52,7 +54,8 @@ def show_run(run: str, namespace: str, store: Path | None) -> None:
         from pipelines.job_view import view_run
 
         view = view_run(connect(run, namespace), run)
-    _console().print(run_table(view, time.time()))
+    console = _console()
+    console.print(_shown(view, console))
 
 
 def follow_run(run: str, namespace: str, store: Path | None) -> bool:
@@ -87,10 +90,15 @@ def _stored(run: str, store: Path | None) -> RunFolder | None:
 def _follow_live(console: Console, views: Iterator[RunView]) -> RunView:
     newest = next(views)
     # Drawn anew every second, because ages and what is left change by themselves.
-    with Live(console=console, get_renderable=lambda: run_table(newest, time.time()), refresh_per_second=1):
+    with Live(console=console, get_renderable=lambda: _shown(newest, console), refresh_per_second=1):
         for view in views:
             newest = view
     return newest
+
+
+def _shown(view: RunView, console: Console) -> RenderableType:
+    now = time.time()
+    return runs_as_lines([view], now) if console.width < TABLE_WIDTH else run_table(view, now)
 
 
 def _follow_lines(views: Iterator[RunView]) -> RunView:

@@ -18,6 +18,9 @@ _STYLES = {
     "stopped": "yellow",
 }
 
+TABLE_WIDTH = 80
+"""Columns that a table needs; in fewer, its numbers would be cut."""
+
 _NUMBERS = {"step", "loss", "tokens/s", "ETA", "nodes", "pods", "attempt", "age"}
 
 
@@ -52,6 +55,17 @@ def run_table(view: RunView, now: float) -> RenderableType:
         table.add_row(str(attempt.number), _phase(attempt), _pods(attempt), *_progress(attempt, now))
     reasons = [Text(f"attempt {a.number}: {reason}", style="dim") for a in view.attempts for reason in a.reasons]
     return Group(title, *([table] if view.attempts else []), *reasons)
+
+
+def runs_as_lines(views: Sequence[RunView], now: float) -> RenderableType:
+    """What the tables show, for a terminal that is too narrow for one.
+
+    Args:
+        views: The runs.
+        now: The time, in seconds since the epoch.
+    """
+    lines = [line for view in views for line in change_lines(None, view, now) or [f"{view.run}: no attempt yet"]]
+    return Group(*map(Text, lines))
 
 
 def change_lines(before: RunView | None, view: RunView, now: float) -> list[str]:

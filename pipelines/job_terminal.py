@@ -68,7 +68,7 @@ def folder_in(store: Path, run: str) -> RunFolder:
     folder = RunFolder(store, run)
     if not folder.events.is_dir():
         raise UserError(
-            f"the run '{run}' is not in the store {folder.root}: {suggest(run, stored_runs(folder.root))}"
+            f"the run '{run}' is not in the store {folder.root}: {suggest(run, stored_runs(folder.root), 'path')}"
         )
     return folder
 
@@ -88,7 +88,8 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
+    # None: the shell closed it.
+    if sys.stdin is None or not sys.stdin.isatty():
         raise UserError("there is no terminal to ask whether to stop the run: give --yes")
     typer.confirm(question, abort=True)
 

@@ -8,6 +8,7 @@ In a notebook:
 """
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -156,7 +157,12 @@ def _progress(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         return {}
-    return {key: value for key, value in content.items() if isinstance(value, int | float)}
+    return {key: value for key, value in content.items() if isinstance(value, int | float) and _tells(key, value)}
+
+
+def _tells(key: str, value: float) -> bool:
+    """Whether a number can be shown; a loss may be none."""
+    return key == "loss" or math.isfinite(value)
 
 
 def _is_ready(pod: dict[str, Any]) -> bool:

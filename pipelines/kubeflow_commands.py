@@ -181,6 +181,9 @@ def schedule(
 
         shardline schedule
     """
+    from pipelines.schedule import check_schedule_name
+    from pipelines.submit import check_object_name
+
     actions = [flag for flag, given in (("--pause", pause), ("--resume", resume), ("--delete", delete)) if given]
     if len(actions) > 1:
         raise UserError(f"{' and '.join(actions)} do not go together: give one of them")
@@ -199,6 +202,8 @@ def schedule(
         raise UserError(
             "no recipe is named: put it after the name, as in `shardline schedule nightly my-recipe.yaml`"
         )
+    check_schedule_name(name)
+    check_object_name("service account", service_account)
     trigger = _trigger(cron, every)
     parameters = {**_parameters(claim, secret), "skip_unchanged": not always}
     arguments = _scheduled_arguments(recipe, overrides or [], parameters, latest)
@@ -284,7 +289,11 @@ def _list(host: str, namespace: str, zone: ZoneInfo) -> None:
         print(f"There are no schedules at {kubeflow.host}.", file=sys.stderr)
     for one in found:
         following = (
-            "paused" if one.paused else f"next {_show(one.next.astimezone(zone))}" if one.next else "no next run"
+            "paused"
+            if one.paused
+            else f"next {_show(one.next.astimezone(zone))}"
+            if one.next
+            else "next not known"
         )
         print(f"{one.name}  {one.trigger}  {following}")
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pipelines.client import Kubeflow, named
-from pipelines.submit import run_url
+from pipelines.client import Kubeflow, Missing, named
+from pipelines.submit import PIPELINE, run_url
 from training.errors import UserError
 from training.run_folder import run_name_from_job
 
@@ -51,10 +51,12 @@ def find_run(kubeflow: Kubeflow, name: str) -> KubeflowRun | None:
     Raises:
         UserError: The server cannot be reached, or refuses.
     """
-    found = next(newest_runs(kubeflow, filter=named("display_name", name)), None)
+    ours = _OurPipelines(kubeflow)
+    found = next(filter(ours.made, newest_runs(kubeflow, filter=named("display_name", name))), None)
     if found is None:
         recent = islice(newest_runs(kubeflow), _LOOKED_THROUGH)
-        found = next((run for run in recent if run_name_from_job(run.display_name) == name), None)
+        same = (run for run in recent if run_name_from_job(run.display_name) == name)
+        found = next(filter(ours.made, same), None)
     if found is None:
         return None
     # Only a single run's answer is sure to hold its tasks.
@@ -93,6 +95,45 @@ def terminate_run(kubeflow: Kubeflow, name: str) -> KubeflowRun:
     if not run.ended:
         kubeflow.call(kubeflow.runs.run_service_terminate_run, run_id=run.run_id)
     return run
+
+
+class _OurPipelines:
+    """Tells runs of the graph from others, which may have the same names.
+
+    By the graph's own name: the pipeline that somebody uploaded it as may have any.
+    """
+
+    def __init__(self, kubeflow: Kubeflow) -> None:
+        self._kubeflow = kubeflow
+        self._known: dict[str, bool] = {}
+
+    def made(self, run: Any) -> bool:
+        reference = run.pipeline_version_reference
+        if reference is None or not reference.pipeline_version_id:
+            return run.pipeline_spec is None or _is_graph(run.pipeline_spec)
+        key = reference.pipeline_version_id
+        if key not in self._known:
+            self._known[key] = self._is_ours(reference)
+        return self._known[key]
+
+    def _is_ours(self, reference: Any) -> bool:
+        try:
+            version = self._kubeflow.call(
+                self._kubeflow.pipelines.pipeline_service_get_pipeline_version,
+                reference.pipeline_id,
+                reference.pipeline_version_id,
+            )
+        except Missing:
+            return True  # it was deleted, and cannot tell any more
+        return _is_graph(version.pipeline_spec)
+
+
+def _is_graph(spec: Any) -> bool:
+    """Whether a specification is the graph's; one in a form that does not tell its name may be."""
+    content = spec if isinstance(spec, dict) else {}
+    content = content.get("pipeline_spec") or content
+    name = (content.get("pipelineInfo") or {}).get("name")
+    return name is None or name == PIPELINE
 
 
 def newest_runs(kubeflow: Kubeflow, **options: Any) -> Any:

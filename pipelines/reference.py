@@ -1,7 +1,7 @@
 """The reference page of all settings, generated from `RunConfig`."""
 
 import json
-from typing import get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -49,8 +49,10 @@ def _type(field: FieldInfo) -> str:
     if options and all(isinstance(option, str) for option in options):
         return ", ".join(f"`{option}`" for option in options)
     if get_origin(annotation) is tuple:
-        return f"list of {options[0].__name__}"
-    names = [option.__name__ for option in options] or [getattr(annotation, "__name__", str(annotation))]
+        return f"list of {_name(options[0])}"
+    if get_origin(annotation) is dict:
+        return f"map of {_name(options[0])} to {_name(options[1])}"
+    names = [_name(option) for option in options] or [_name(annotation)]
     text = " or ".join(names) + (" or null" if type(None) in get_args(annotation) else "")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [
@@ -60,3 +62,10 @@ def _type(field: FieldInfo) -> str:
         if hasattr(limit, attribute)
     ]
     return ", ".join([text, *bounds])
+
+
+def _name(kind: Any) -> str:
+    """Of a type, without what is demanded of it beyond."""
+    if get_origin(kind) is Annotated:
+        return _name(get_args(kind)[0])
+    return str(getattr(kind, "__name__", kind))

@@ -5,6 +5,7 @@ change left behind is removed once none of its runs goes on, because deleting a 
 with it (kubeflow/pipelines#7421).
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +15,18 @@ from typing import Any, Literal
 
 import kfp_server_api
 
-from pipelines.client import Kubeflow, named
+from pipelines.client import Kubeflow, Missing, named
 from pipelines.cron import Cron, parse_cron
 from pipelines.kubeflow_runs import ENDED, newest_runs
+from training.credentials import shown
 from training.errors import UserError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SHORTEST_S = 60
+_LONGEST_S = 3650 * 86400
+_NAME = r"[A-Za-z0-9][\w .:/()+-]{0,99}"
+"""The server makes a Kubernetes name of its letters and digits, and shows it in one line."""
+
 _LOOKED_THROUGH = 200
 
 
@@ -92,7 +98,7 @@ def parse_every(text: str) -> int:
     """Seconds of an interval such as 6h, 90m, 1d or 1h30m.
 
     Raises:
-        UserError: It is of another form, or shorter than a minute.
+        UserError: It is of another form, shorter than a minute or longer than ten years.
     """
     compact = text.replace(" ", "").lower()
     if not re.fullmatch(r"(\d+[smhd])+", compact):
@@ -100,15 +106,31 @@ def parse_every(text: str) -> int:
     seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", compact))
     if seconds < _SHORTEST_S:
         raise UserError(f"the interval '{text}' is too short: give at least {_SHORTEST_S}s")
+    if seconds > _LONGEST_S:
+        raise UserError(f"the interval '{text}' is too long: give at most {_LONGEST_S // 86400}d")
     return seconds
+
+
+def check_schedule_name(name: str) -> None:
+    """Check that a schedule can have this name.
+
+    Raises:
+        UserError: Says what is allowed.
+    """
+    if not re.fullmatch(_NAME, name) or name != name.strip():
+        raise UserError(
+            f"the schedule's name {shown(name)} is not valid: give at most 100 letters, digits, spaces and "
+            "._:/()+-, beginning with a letter from A to Z or a digit"
+        )
 
 
 def upsert(kubeflow: Kubeflow, wanted: Schedule) -> Upserted:
     """Make the schedule of this name be as wanted; one that is so already is left alone.
 
     Raises:
-        UserError: The server refuses.
+        UserError: The name cannot be, the server refuses, or somebody else changed it at the same time.
     """
+    check_schedule_name(wanted.name)
     former = _named(kubeflow, wanted.name)
     current = former[0] if former else None
     if current is not None and _is_as(current, wanted):
@@ -124,7 +146,7 @@ def upsert(kubeflow: Kubeflow, wanted: Schedule) -> Upserted:
             _delete(kubeflow, made)
             made = _create(kubeflow, wanted)
     if not paused:
-        _set_enabled(kubeflow, made, enabled=True)
+        _enable_alone(kubeflow, made)
     return Upserted("replaced" if current else "created", paused, _remove_idle(kubeflow, former))
 
 
@@ -187,18 +209,28 @@ def list_schedules(kubeflow: Kubeflow, pipeline_id: str, zone: tzinfo, now: date
 
 
 def _listed(one: Any, zone: tzinfo, now: datetime) -> Listed:
-    trigger = one.trigger
+    every, cron = _every_s(one), _cron(one)
     paused = _is_paused(one)
-    if trigger.periodic_schedule is not None:
-        every = int(trigger.periodic_schedule.interval_second)
+    following = None
+    if every:
         gone = (now - one.created_at).total_seconds()
         following = one.created_at + timedelta(seconds=every * (gone // every + 1))
-        text = str(Trigger(every_s=every))
-    else:
-        text = trigger.cron_schedule.cron
-        # Five fields, which others may have written, mean something else on the server.
-        following = parse_cron(text).after(now, zone) if len(text.split()) == 6 else None
+    elif cron and len(cron.split()) == 6:
+        # Others may have written what is not known here, or five fields, which the server reads in another way.
+        with contextlib.suppress(UserError):
+            following = parse_cron(cron).after(now, zone)
+    text = str(Trigger(every_s=every)) if every else cron or "no times"
     return Listed(one.display_name, text, None if paused else following, paused, one.description or "")
+
+
+def _every_s(one: Any) -> int | None:
+    periodic = one.trigger.periodic_schedule if one.trigger else None
+    return int(periodic.interval_second or 0) or None if periodic else None
+
+
+def _cron(one: Any) -> str | None:
+    schedule = one.trigger.cron_schedule if one.trigger else None
+    return schedule.cron or None if schedule else None
 
 
 def _create(kubeflow: Kubeflow, wanted: Schedule) -> Any:
@@ -234,16 +266,14 @@ def _create(kubeflow: Kubeflow, wanted: Schedule) -> Any:
 
 
 def _is_as(one: Any, wanted: Schedule) -> bool:
-    reference, trigger = one.pipeline_version_reference, one.trigger
-    cron = trigger.cron_schedule.cron if trigger.cron_schedule else None
-    every = int(trigger.periodic_schedule.interval_second) if trigger.periodic_schedule else None
+    reference = one.pipeline_version_reference
     return (
         reference is not None
         and reference.pipeline_id == wanted.pipeline_id
         and (reference.pipeline_version_id or None) == wanted.version_id
-        and cron == (wanted.trigger.cron.text if wanted.trigger.cron else None)
-        and every == wanted.trigger.every_s
-        and (one.runtime_config.parameters or {}) == dict(wanted.parameters)
+        and _cron(one) == (wanted.trigger.cron.text if wanted.trigger.cron else None)
+        and _every_s(one) == wanted.trigger.every_s
+        and ((one.runtime_config.parameters if one.runtime_config else None) or {}) == dict(wanted.parameters)
         and one.experiment_id == wanted.experiment_id
         # The server fills in its own account where none was asked for.
         and (not wanted.service_account or one.service_account == wanted.service_account)
@@ -286,16 +316,43 @@ def _set_enabled(kubeflow: Kubeflow, one: Any, *, enabled: bool) -> None:
         if enabled
         else api.recurring_run_service_disable_recurring_run
     )
-    kubeflow.call(switch, recurring_run_id=one.recurring_run_id)
+    # Somebody else may have deleted it at this moment; then there is nothing to pause.
+    with contextlib.suppress(*(() if enabled else (Missing,))):
+        kubeflow.call(switch, recurring_run_id=one.recurring_run_id)
 
 
 def _delete(kubeflow: Kubeflow, one: Any) -> None:
-    kubeflow.call(
-        kubeflow.recurring_runs.recurring_run_service_delete_recurring_run,
-        recurring_run_id=one.recurring_run_id,
-        # Servers before 2.16 do not know it, hence the look for runs that go on.
-        propagation_policy=kfp_server_api.V2beta1DeletePropagationPolicy.ORPHAN,
-    )
+    with contextlib.suppress(Missing):
+        kubeflow.call(
+            kubeflow.recurring_runs.recurring_run_service_delete_recurring_run,
+            recurring_run_id=one.recurring_run_id,
+            # Servers before 2.16 do not know it, hence the look for runs that go on.
+            propagation_policy=kfp_server_api.V2beta1DeletePropagationPolicy.ORPHAN,
+        )
+
+
+def _enable_alone(kubeflow: Kubeflow, made: Any) -> None:
+    """Enable it; of those that two people enable at the same time, both let only the newest fire.
+
+    Raises:
+        UserError: Another counts.
+    """
+    try:
+        _set_enabled(kubeflow, made, enabled=True)
+    except Missing:
+        enabled, newest = [], None  # somebody took it for what an earlier change had left behind
+    else:
+        enabled = [one for one in _named(kubeflow, made.display_name) if not _is_paused(one)]
+        newest = max(enabled, key=lambda one: (one.created_at, one.recurring_run_id), default=None)
+    others = [one for one in enabled if one is not newest]
+    for one in others:
+        _set_enabled(kubeflow, one, enabled=False)
+    _remove_idle(kubeflow, others)
+    if newest is None or newest.recurring_run_id != made.recurring_run_id:
+        raise UserError(
+            f"somebody else changed the schedule '{made.display_name}' at the same time, and theirs counts: see "
+            "`shardline schedule`, and give the command again if yours should"
+        )
 
 
 def _remove_idle(kubeflow: Kubeflow, former: list[Any]) -> int:

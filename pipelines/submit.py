@@ -18,8 +18,10 @@ from pipelines.client import Conflict, Kubeflow, named
 from pipelines.compiler import COMPILED, with_image
 from pipelines.finetune import STORE_MOUNT
 from pipelines.schedule_time import uses_schedule_time
+from training.credentials import shown
 from training.errors import UserError
 from training.hub import is_hub_id
+from training.kubernetes_rules import is_name
 from training.resolve import find_recipe, read_recipe, resolve
 from training.run_folder import check_run_name, run_name_from_job
 
@@ -29,6 +31,8 @@ GRAPH = COMPILED / "finetune.yaml"
 PIPELINE = "shardline-finetune"
 EXPERIMENT = "shardline"
 """Name of the experiment that runs are shown under, unless another is given."""
+
+_LONGEST_NAME = 128
 
 _FILES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".zip", ".gguf", ".safetensors")
 """Endings that no name of a model or data set has."""
@@ -91,6 +95,7 @@ def submit(
         raise UserError(
             "{scheduled:…} is the time at which a schedule fires: name the data without it for one run"
         )
+    check_object_name("service account", service_account)
     name = name or new_run_name(recipe)
     check_run_name(name)
     graph = upload_graph(kubeflow, image)
@@ -125,12 +130,30 @@ def graph_arguments(recipe: str, overrides: Sequence[str], parameters: Mapping[s
     arguments: dict[str, Any] = {"recipe": json.dumps(content, ensure_ascii=False) if travels else recipe}
     if overrides:
         arguments["overrides"] = json.dumps(list(overrides), ensure_ascii=False)
+    if config.cluster.store_claim is not None:
+        # The steps have to mount what the job will.
+        parameters = {"store_claim": config.cluster.store_claim, **parameters}
     if parameters:
         known = graph_parameters()
         for key in parameters:
             if key not in known:
                 raise UserError(f"'{key}' is no parameter of the graph (there are {', '.join(known)})")
+        for key, what in (("store_claim", "claim"), ("secret", "secret")):
+            check_object_name(what, str(parameters.get(key, "")))
     return {**arguments, **parameters}
+
+
+def check_object_name(what: str, name: str) -> None:
+    """Check the name of an object in Kubernetes; empty names none.
+
+    Raises:
+        UserError: There can be no object of this name.
+    """
+    if name and not is_name(name):
+        raise UserError(
+            f"the {what} {shown(name)} is not valid: name one that is in the cluster, with lower-case letters, "
+            "digits, '-' and '.'"
+        )
 
 
 def graph_parameters() -> list[str]:
@@ -229,8 +252,10 @@ def experiment_id(kubeflow: Kubeflow, name: str) -> str:
     """Id of the experiment of this name, which is made if there is none.
 
     Raises:
-        UserError: The server refuses.
+        UserError: The name cannot be, or the server refuses.
     """
+    if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise UserError(f"the experiment's name {shown(name)} is not valid: give 1 to {_LONGEST_NAME} characters")
     api = kubeflow.experiments
     options = {"namespace": kubeflow.namespace, "filter": named("display_name", name)}
     wanted = kfp_server_api.V2beta1Experiment(display_name=name, namespace=kubeflow.namespace)

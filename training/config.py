@@ -5,37 +5,55 @@ put together from recipe, overrides and pipeline parameters lives in `training.r
 """
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from training.credentials import credentials_in, has_login, names_credential
+from training.kubernetes_placement import Affinity, Toleration
+from training.kubernetes_rules import (
+    RULE,
+    Annotations,
+    Endpoint,
+    EnvName,
+    EnvValue,
+    Image,
+    KubernetesName,
+    LabelKey,
+    Labels,
+    LabelValue,
+    Memory,
+    Namespace,
+    Quantity,
+    QueueName,
+    ResourceName,
+    Resources,
+    SecretKey,
+)
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "NO_SHARD"]
 
-KubernetesName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-# YAML makes a number of 48, and Kubernetes takes both.
-Quantity = Annotated[
-    str,
-    BeforeValidator(
-        lambda given: str(given) if isinstance(given, int | float) and not isinstance(given, bool) else given
-    ),
-    Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"),
-]
-
-_CREDENTIAL = r"(?i)(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIALS?|(API|ACCESS)?_?KEY)(_|$)"
-"""In the name of a variable: it holds what must not be seen."""
-
-_RESOURCE = r"^([a-z0-9.-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*$"
+_RENDEZVOUS_PORT = 23456
+"""The training operator's own, on the first pod."""
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
     )
+
+    # To pydantic, true is a 1; to who wrote `yes`, it was none.
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans(cls, given: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(given, bool) and kind is not bool and {int, float} & {kind, *get_args(kind)}:
+            raise PydanticCustomError(RULE, "give a number")
+        return given
 
 
 class ModelConfig(_Section):
@@ -227,10 +245,10 @@ class LoraConfig(_Section):
 class ParallelConfig(_Section):
     """How the model is spread over devices."""
 
-    num_nodes: int = Field(default=1, ge=1)
+    num_nodes: int = Field(default=1, ge=1, le=10_000)
     """Nodes (pods) of the job."""
 
-    procs_per_node: int | None = Field(default=None, ge=1)
+    procs_per_node: int | None = Field(default=None, ge=1, le=1024)
     """Ranks on each node. Unset: one per accelerator, or two on a CPU-only machine with two or more cores."""
 
     strategy: Strategy = "FULL_SHARD"
@@ -316,10 +334,10 @@ class RegistryConfig(_Section):
     experiment: str = Field(default="shardline", min_length=1)
     """MLflow experiment of the run."""
 
-    model_name: str = Field(default="shardline-model", pattern=r"^[^/:.\s]([^/:]*[^/:\s])?$")
+    model_name: str = "shardline-model"
     """Name of the registered model."""
 
-    alias: str = Field(default="champion", pattern=r"^[a-zA-Z][a-zA-Z0-9_-]*$")
+    alias: str = "champion"
     """Alias that moves to the new version when the gate passes. `candidate` always marks the newest version, and
     MLflow keeps `latest` and `v1`, `v2`, … for itself."""
 
@@ -332,17 +350,27 @@ class RegistryConfig(_Section):
     @classmethod
     def _refuse_credentials(cls, uri: Any) -> Any:
         # The config is saved, shown and logged in many places; what is not in it cannot leak from it.
-        has_user = "@" in str(uri) and not str(uri).startswith("sqlite:")
-        if has_user or re.search(r"[?&;]\w*(user|passw|pwd|token|secret)\w*=", str(uri), re.IGNORECASE):
+        if has_login(str(uri)):
             raise ValueError(
                 "registry.tracking_uri holds a user or password: leave them out of it, and set "
                 "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, from a secret"
             )
         return uri
 
+    @field_validator("model_name")
+    @classmethod
+    def _check_model_name(cls, name: str) -> str:
+        if not re.fullmatch(r"[^/:.\s]([^/:]*[^/:\s])?", name):
+            raise PydanticCustomError(
+                RULE, "a name has no '/' and no ':', no blank at its ends and no '.' at its beginning"
+            )
+        return name
+
     @field_validator("alias")
     @classmethod
     def _refuse_reserved(cls, alias: str) -> str:
+        if not re.fullmatch(r"[a-zA-Z][a-zA-Z0-9_-]*", alias):
+            raise PydanticCustomError(RULE, "an alias has letters, digits, '_' and '-', and begins with a letter")
         if re.fullmatch(r"candidate|latest|v\d+", alias, re.IGNORECASE):
             raise ValueError(f"registry.alias is '{alias}', which has a meaning of its own: choose another name")
         return alias
@@ -356,10 +384,10 @@ class ClusterConfig(_Section):
     (or in the pod) of the `train` step. `auto`: inside a cluster the kind of job that is installed there, else
     local."""
 
-    namespace: KubernetesName | None = None
+    namespace: Namespace | None = None
     """Namespace of the job. Unset: that of the `train` step's pod, or of the kubeconfig's context."""
 
-    image: str | None = Field(default=None, min_length=1)
+    image: Image | None = None
     """Image of the job's pods. Unset: that of the `train` step's pod."""
 
     image_pull_secrets: tuple[KubernetesName, ...] = ()
@@ -372,52 +400,52 @@ class ClusterConfig(_Section):
     """PersistentVolumeClaim (ReadWriteMany) that is mounted at the store's root. The pipeline's parameter of the
     same name sets it."""
 
-    gpus_per_node: int | None = Field(default=None, ge=0)
+    gpus_per_node: int | None = Field(default=None, ge=0, le=1024)
     """GPUs that each pod asks for; 0 trains on CPUs. Unset: `parallel.procs_per_node`."""
 
-    gpu_resource: str = Field(default="nvidia.com/gpu", pattern=_RESOURCE)
+    gpu_resource: ResourceName = "nvidia.com/gpu"
     """Name under which the cluster offers its GPUs."""
 
     cpus_per_node: Quantity | None = None
     """CPUs that each pod asks for, such as 48. Unset: what the `train` task asks for, if anything."""
 
-    memory_per_node: Quantity | None = None
+    memory_per_node: Memory | None = None
     """Memory that each pod asks for, such as 512Gi. Unset: what the `train` task asks for, if anything."""
 
-    efa_per_node: int = Field(default=0, ge=0)
+    efa_per_node: int = Field(default=0, ge=0, le=1024)
     """Elastic Fabric Adapter interfaces (AWS) that each pod asks for."""
 
-    resources: dict[Annotated[str, Field(pattern=_RESOURCE)], Quantity] = {}
+    resources: Resources = {}
     """Other resources that each pod asks for, by name, such as {hugepages-2Mi: 5120Mi, rdma/ib: 1}."""
 
-    shared_memory: Quantity | None = None
+    shared_memory: Memory | None = None
     """Most that /dev/shm takes of a pod's memory, such as 64Gi. Unset: no limit of its own."""
 
-    env: dict[EnvName, str] = {}
+    env: dict[EnvName, EnvValue] = {}
     """Environment of the job's pods, on top of Shardline's own settings for NCCL and the like. Nothing secret."""
 
-    secrets: dict[EnvName, Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[\w.-]+$")]] = {}
+    secrets: dict[EnvName, SecretKey] = {}
     """Environment from secrets, as {VARIABLE: secret/key}."""
 
-    node_selector: dict[str, str] = {}
+    node_selector: dict[LabelKey, LabelValue] = {}
     """Labels that a node must have, such as {node.kubernetes.io/instance-type: p5.48xlarge}."""
 
     autoscaling: bool = False
     """Whether the cluster adds machines on demand, so that preflight does not expect them to be there already."""
 
-    tolerations: tuple[dict[str, Any], ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
     """Taints that the pods tolerate, as Kubernetes writes them. Those of the `train` task come on top."""
 
-    affinity: dict[str, Any] = {}
+    affinity: Affinity = {}
     """Affinity of the pods, as Kubernetes writes it. Unset: that of the `train` task."""
 
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     """More labels on the job and its pods."""
 
-    annotations: dict[str, str] = {}
+    annotations: Annotations = {}
     """More annotations on the job and its pods."""
 
-    queue: str | None = Field(default=None, min_length=1)
+    queue: QueueName | None = None
     """Kueue's LocalQueue that admits the job; with `gang: volcano` Volcano's queue."""
 
     gang: Literal["none", "volcano", "coscheduling"] = "none"
@@ -429,16 +457,16 @@ class ClusterConfig(_Section):
     rendezvous: Literal["c10d", "etcd"] = "c10d"
     """How the nodes of a PyTorchJob find each other: `c10d` through the first pod, `etcd` through a server."""
 
-    etcd_endpoint: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+:\d+$")] | None = None
+    etcd_endpoint: Endpoint | None = None
     """`HOST:PORT` of the etcd server (with its version 2 API), for `rendezvous: etcd`."""
 
-    hyperpod_max_retries: int | None = Field(default=None, ge=1)
+    hyperpod_max_retries: int | None = Field(default=None, ge=1, le=2**31 - 1)
     """On SageMaker HyperPod: ask for automatic resume of the job, at most so many times."""
 
-    grace_s: int = Field(default=330, ge=30)
+    grace_s: int = Field(default=330, ge=30, le=86_400)
     """Seconds that a pod may take to save after it was told to stop."""
 
-    ttl_s: int | None = Field(default=86400, ge=0)
+    ttl_s: int | None = Field(default=86400, ge=0, le=2**31 - 1)
     """Seconds after its end until a PyTorchJob and its pods are removed. null: never."""
 
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
@@ -459,7 +487,7 @@ class ClusterConfig(_Section):
     @classmethod
     def _refuse_secrets(cls, env: dict[str, str]) -> dict[str, str]:
         # The config is saved, shown and logged in many places.
-        if names := [name for name in env if re.search(_CREDENTIAL, name)]:
+        if names := [name for name in env if names_credential(name)]:
             raise ValueError(
                 f"cluster.env sets {', '.join(names)}, which looks like a credential: put it into a Kubernetes "
                 f"secret, and set cluster.secrets to {{{names[0]}: SECRET/KEY}}"
@@ -480,6 +508,20 @@ class RunConfig(_Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     registry: RegistryConfig = RegistryConfig()
     cluster: ClusterConfig = ClusterConfig()
+
+    # Before anything else is checked, whose error would show what was given.
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_credentials(cls, content: Any) -> Any:
+        # Of this field the validator of its own has more to say.
+        found = dict.fromkeys(where for where in credentials_in(content) if where != "registry.tracking_uri")
+        if found:
+            raise ValueError(
+                f"{', '.join(found)} holds what looks like a password or a token: leave it out of the "
+                "configuration, which is saved and shown; put it into a Kubernetes secret and refer to that in "
+                "cluster.secrets as {VARIABLE: SECRET/KEY}, or set it in the environment of this machine"
+            )
+        return content
 
     @model_validator(mode="after")
     def _check_across_fields(self) -> "RunConfig":
@@ -553,6 +595,11 @@ def launcher_problems(cluster: ClusterConfig) -> list[str]:
         problems.append("cluster.rendezvous is etcd: set cluster.etcd_endpoint to the server's HOST:PORT")
     if cluster.rendezvous != "etcd" and cluster.etcd_endpoint is not None:
         problems.append("cluster.etcd_endpoint is set, but it has a meaning only with cluster.rendezvous etcd")
+    if cluster.metrics_port == _RENDEZVOUS_PORT and cluster.rendezvous == "c10d":
+        problems.append(
+            f"cluster.metrics_port is {_RENDEZVOUS_PORT}, at which the nodes of a PyTorchJob meet: choose another"
+        )
+    problems += _given_twice(cluster)
     if cluster.launcher == "trainjob":
         # Its controller sets the rendezvous, and the kind has no field for these.
         for name in ("gang", "hyperpod_max_retries", "priority_class", "rendezvous"):
@@ -561,6 +608,23 @@ def launcher_problems(cluster: ClusterConfig) -> list[str]:
                     f"cluster.{name} is set, but a TrainJob has no such choice: leave it out, or set "
                     "cluster.launcher to pytorchjob"
                 )
+    return problems
+
+
+def _given_twice(cluster: ClusterConfig) -> list[str]:
+    """Of what is set in two places, one would have no effect."""
+    problems = []
+    if both := sorted(cluster.env.keys() & cluster.secrets.keys()):
+        problems.append(f"{', '.join(both)} stands in cluster.env and in cluster.secrets: leave it out of one")
+    fields = {
+        cluster.gpu_resource: "gpus_per_node",
+        "cpu": "cpus_per_node",
+        "memory": "memory_per_node",
+        "vpc.amazonaws.com/efa": "efa_per_node",
+    }
+    for name, field in fields.items():
+        if name in cluster.resources and getattr(cluster, field) != ClusterConfig.model_fields[field].default:
+            problems.append(f"{name} stands in cluster.resources, and cluster.{field} is set: leave one out")
     return problems
 
 

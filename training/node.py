@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, parse_args
 
 from training.device import num_cores
+from training.early_stop import leave_at_once
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from training.exporter import serve_metrics
 from training.heartbeat import call_when_silent
@@ -36,6 +37,7 @@ _MALLOC_THRESHOLD = 2**18
 
 def main(run_folder: str) -> int:
     """Run this node's ranks to their end; returns the node's exit code."""
+    leave_at_once()  # until torchrun, which passes a stop on to the ranks that it has started
     # The second has a level of its own, at which it would explain OMP_NUM_THREADS on every node.
     for name in ("torch.distributed", "torch.distributed.run"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -56,6 +58,7 @@ def main(run_folder: str) -> int:
     )
     config.logs_specs = RankLogs(folder / "logs")
     config.log_line_prefix_template = "[rank ${rank}] "
+    _forget(folder, f"node-{_node_rank()}")
     # torchrun restarts in place would redo work behind the supervisor's back.
     config.max_restarts = 0
     if not torch.accelerator.is_available():
@@ -99,6 +102,8 @@ class RankLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Name the files of this node's ranks."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        for env in envs.values():
+            _forget(self.folder.parent, f"rank-{env['RANK']}")
         out = {local: str(self.folder / f"rank-{env['RANK']}.out") for local, env in envs.items()}
         err = {local: str(self.folder / f"rank-{env['RANK']}.err") for local, env in envs.items()}
         return LogsDest(
@@ -108,6 +113,12 @@ class RankLogs(LogsSpecs):
             tee_stderrs=err,
             error_files=dict.fromkeys(envs, ""),
         )
+
+
+def _forget(attempt: Path, who: str) -> None:
+    """Remove what an earlier start of this attempt says of its end: a queue may have suspended and resumed it."""
+    with suppress(OSError):
+        (attempt / "errors" / f"{who}.json").unlink()
 
 
 def _tune_for_cpu(num_ranks: int, *, memory_is_short: bool) -> None:

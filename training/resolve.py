@@ -3,15 +3,19 @@
 Sources, later wins: recipe file → dotted overrides → flat pipeline parameters that were set.
 """
 
+import contextlib
 import difflib
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from training.config import RunConfig
+from training.credentials import shown
 from training.errors import UserError
 
 
@@ -62,11 +66,12 @@ def parse_override(text: str) -> tuple[str, Any]:
     key = key.strip()
     # The messages leave the value out: it may hold a password that belongs elsewhere.
     if not equals or "." not in key:
-        raise UserError(f"the override {key!r} is not of the form section.field=value, as in training.seed=7")
+        given = f"the override {key!r}" if re.fullmatch(r"[a-z_.]{0,60}", key) else "an override"
+        raise UserError(f"{given} is not of the form section.field=value, as in training.seed=7")
     _check_key(*key.split(".", 1))
     try:
         return key, yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise UserError(f"the override of '{key}' has a value that is not YAML: put text in quotes") from None
 
 
@@ -107,11 +112,12 @@ def find_recipe(name: str) -> Path:
     """
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path
-        problem = f"the recipe file '{name}' does not exist"
+        with contextlib.suppress(OSError):  # a name that is too long
+            if path.is_file():
+                return path
+        problem = f"the recipe file {shown(name)} does not exist"
     else:
-        problem = f"there is no recipe '{name}'"
+        problem = f"there is no recipe {shown(name)}"
     shipped = {file.stem: file for file in sorted(_recipes_folder().glob("*.yaml"))}
     if name in shipped:
         return shipped[name]
@@ -138,11 +144,19 @@ def read_recipe(path: Path) -> dict[str, Any]:
 def _parse_recipe(text: str, what: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, _RecipeLoader)
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"{what} is not valid YAML: {' '.join(str(error).split())}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"{what} is not valid YAML: {_yaml_problem(error)}") from None
     if not isinstance(content, dict):
         raise UserError(f"{what} holds no sections (model:, data:, training:, …)")
     return content
+
+
+def _yaml_problem(error: Exception) -> str:
+    """What is wrong and where, without the text itself: there may be a password on the line."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        return "a value in it cannot be read"
+    return f"{getattr(error, 'problem', None) or 'something'}, line {mark.line + 1}, column {mark.column + 1}"
 
 
 def to_yaml(config: RunConfig) -> str:
@@ -154,21 +168,41 @@ def describe(error: ValidationError) -> str:
     """Turn pydantic's error into sentences: field, what was given, what is allowed."""
     problems = []
     for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"])
+        where = ".".join(str(part) for part in item["loc"] if part != "[key]")
         if item["type"] in ("extra_forbidden", "invalid_key"):
             parent, _, key = where.rpartition(".")
             valid = _field_names(parent)
-            problems.append(f"'{where}' is not a known key{_nearest(key, valid)} (known: {', '.join(valid)})")
+            problems.append(f"{shown(where)} is not a known key{_nearest(key, valid)} (known: {', '.join(valid)})")
         elif item["type"] == "missing":
             problems.append(f"'{where}' is missing: set it in the recipe or as an override")
         elif item["type"] == "value_error":
             problems.append(str(item["ctx"]["error"]))
         elif item["type"] == "model_type":
-            problems.append(f"'{where}' is {item['input']!r}, not a section with fields")
+            problems.append(f"'{where}' is {shown(item['input'])}, not a section with fields")
         else:
-            hint = " (put text in quotes)" if item["type"] == "string_type" else ""
-            problems.append(f"'{where}' is {item['input']!r}: {item['msg'][0].lower()}{item['msg'][1:]}{hint}")
+            # What a variable holds is nobody's business, and may be meant to be a secret.
+            hidden = where.startswith(_HIDDEN)
+            where = where.partition("=")[0] if hidden else where
+            given = "not valid" if hidden else shown(item["input"])
+            problems.append(f"'{where}' is {given}: {_allowed(item)}")
     return "\n".join(problems)
+
+
+_HIDDEN = ("cluster.env", "cluster.secrets")
+
+_HINTS = {
+    "string_type": "put text in quotes",
+    "tuple_type": "write it as a list, [first, second]",
+    "dict_type": "write it as a map, {name: value}",
+}
+
+
+def _allowed(item: ErrorDetails) -> str:
+    """What is allowed instead of what was given."""
+    kind, said = item["type"], f"{item['msg'][0].lower()}{item['msg'][1:]}"
+    if kind in ("tuple_type", "dict_type"):
+        return _HINTS[kind]
+    return f"{said} ({_HINTS[kind]})" if kind in _HINTS else said
 
 
 class _RecipeLoader(yaml.SafeLoader):
@@ -204,6 +238,12 @@ def _check_key(section: str, field: str) -> None:
             f"(known: {', '.join(sections)})"
         )
     fields = _field_names(section)
+    whole = field.partition(".")[0]
+    if whole != field and whole in fields:
+        raise UserError(
+            f"'{section}.{field}' is within {section}.{whole}, which is set as a whole: "
+            f"{section}.{whole}={{name: value}}"
+        )
     if field not in fields:
         raise UserError(
             f"'{section}.{field}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})"

@@ -9,9 +9,11 @@ from typing import TypeVar
 import kubernetes
 import yaml
 
-from components.cluster.errors import ClusterUnavailable, api_errors
+from components.cluster.errors import ClusterRefused, ClusterUnavailable, api_errors
 from components.cluster.inside import ACCOUNT, is_inside
+from training.credentials import shown
 from training.errors import UserError
+from training.kubernetes_rules import is_namespace
 
 _CONNECTIONS = 128
 """Kept open at once: a log stream per pod, a watch, and the short requests."""
@@ -20,6 +22,21 @@ TIMEOUT_S = (5, 30)
 """To connect, and for an answer, of a short request."""
 
 _BACKOFF_S = (0.5, 1, 2, 4, 8, 16)
+
+REFUSED_S = 60.0
+"""A refusal of what was allowed before counts once it has lasted so long: a server that has just started knows
+neither tokens nor roles yet."""
+
+_UNREADABLE = (
+    kubernetes.config.ConfigException,
+    yaml.YAMLError,
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+)
+"""What the client raises of a kubeconfig, depending on what is wrong with it."""
 
 Result = TypeVar("Result")
 
@@ -56,8 +73,12 @@ def connect(namespace: str | None = None) -> Cluster:
         namespace: Where to work. None: the pod's own namespace, or that of the kubeconfig's context.
 
     Raises:
-        UserError: There is neither, or the kubeconfig cannot be read.
+        UserError: There is neither, the kubeconfig cannot be read, or no namespace can have this name.
     """
+    if namespace and not is_namespace(namespace):
+        raise UserError(
+            f"the namespace {shown(namespace)} is not valid: it has at most 63 lower-case letters, digits and '-'"
+        )
     configuration = kubernetes.client.Configuration()
     if is_inside():
         kubernetes.config.load_incluster_config(configuration)
@@ -68,38 +89,54 @@ def connect(namespace: str | None = None) -> Cluster:
         try:
             kubernetes.config.load_kube_config(file, client_configuration=configuration)
             _, context = kubernetes.config.list_kube_config_contexts(file)
-        except (kubernetes.config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError) as error:
+        except _UNREADABLE as error:
             raise UserError(
                 f"there is no cluster to talk to ({str(error).splitlines()[0] if str(error) else error!r}): set "
                 "KUBECONFIG to a kubeconfig that `kubectl get pods` works with, or run this inside the cluster"
             ) from None
-        own, where = context["context"].get("namespace", "default"), f"the context '{context['name']}'"
+        own, where = context["context"].get("namespace") or "default", f"the context '{context['name']}'"
+    if not all(map(_fits_a_header, configuration.api_key.values())):
+        raise UserError(
+            "the kubeconfig's token has a line break or letters that no token has, so there is no cluster to talk "
+            "to: log in again, or renew it"
+        )
     configuration.connection_pool_maxsize = _CONNECTIONS
     # Retries are ours: the client's would repeat a create whose answer was lost.
     configuration.retries = False
     return Cluster(kubernetes.client.ApiClient(configuration), namespace or own, where)
 
 
-def patiently(doing: str, call: Callable[[], Result], patience_s: float = 60.0) -> Result:
+def _fits_a_header(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def patiently(doing: str, call: Callable[[], Result], patience_s: float = 60.0, refused_s: float = 0.0) -> Result:
     """Make a request, and again while the server is not available.
 
     Args:
         doing: What it does, for messages.
         call: The request. A create is safe only where a name that is taken is expected.
         patience_s: How long to try.
+        refused_s: How long to try although the account is refused.
 
     Raises:
         ClusterRefused: The server said no.
         ClusterUnavailable: It was not available all that time.
     """
     deadline = time.monotonic() + patience_s
+    refused_since: float | None = None
     for trial in range(10**6):
+        wait: float = _BACKOFF_S[min(trial, len(_BACKOFF_S) - 1)]
         try:
             with api_errors(doing):
                 return call()
         except ClusterUnavailable as error:
-            wait = max(error.retry_after_s or 0, _BACKOFF_S[min(trial, len(_BACKOFF_S) - 1)])
+            wait = max(error.retry_after_s or 0, wait)
             if time.monotonic() + wait > deadline:
                 raise
-            time.sleep(wait)
+        except ClusterRefused as error:
+            refused_since = refused_since or time.monotonic()
+            if error.status not in (401, 403) or time.monotonic() + wait > refused_since + refused_s:
+                raise
+        time.sleep(wait)
     raise AssertionError("unreachable")

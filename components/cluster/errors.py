@@ -10,6 +10,8 @@ from kubernetes.client import ApiException
 
 from training.errors import UserError
 
+_LONGEST_WAIT_S = 60.0
+
 
 class ClusterRefused(UserError):
     """The API server refused a request, and would again.
@@ -29,7 +31,7 @@ class ClusterUnavailable(RuntimeError):
     """The API server did not answer, or could not for now; the same request may succeed later.
 
     Attributes:
-        retry_after_s: What the server asked to wait, where it said so.
+        retry_after_s: What the server asked to wait, where it said so; at most a minute.
     """
 
     def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
@@ -56,6 +58,10 @@ def api_errors(doing: str) -> Iterator[None]:
         raise ClusterUnavailable(
             f"cannot {doing}: the Kubernetes API server does not answer ({type(_cause(error)).__name__}); check "
             "that the cluster is up and can be reached from here"
+        ) from None
+    except json.JSONDecodeError:
+        raise ClusterUnavailable(
+            f"cannot {doing}: what answered is not a Kubernetes API server; check what stands between it and here"
         ) from None
 
 
@@ -143,7 +149,8 @@ def _one_line(text: str) -> str:
 def _retry_after(error: ApiException, answer: dict[str, Any]) -> float | None:
     asked = (answer.get("details") or {}).get("retryAfterSeconds") or (error.headers or {}).get("Retry-After")
     try:
-        return None if asked is None else float(asked)
+        # No more: one number too large must not make a launcher blind.
+        return None if asked is None else min(float(asked), _LONGEST_WAIT_S)
     except ValueError:
         return None
 

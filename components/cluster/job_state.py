@@ -67,7 +67,8 @@ def phase_of(kind: JobKind, job: dict[str, Any] | None, pods: list[dict[str, Any
     if "Suspended" in conditions or is_suspended(job):
         return Phase.QUEUED
     # The condition Running is true from the first pod on.
-    started = [pod for pod in pods if pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed")]
+    # Unknown is what a lost machine makes of a pod that runs.
+    started = [pod for pod in pods if pod.get("status", {}).get("phase") not in (None, "Pending")]
     return Phase.RUNNING if len(started) >= num_nodes else Phase.STARTING
 
 
@@ -109,11 +110,11 @@ def pod_end(kind: JobKind, pod: dict[str, Any]) -> PodEnd | None:
 
 
 def node_rank(kind: JobKind, pod: dict[str, Any]) -> int:
-    """The pod's place in its job; also its number at the name's end, where the label is missing."""
+    """The pod's place in its job; 0 where neither label nor annotation tells."""
     label = pod["metadata"].get("labels", {}).get(kind.node_label)
     if label is None:
         label = pod["metadata"].get("annotations", {}).get(kind.node_label, "0")
-    return int(label)
+    return int(label) if label.isdecimal() else 0
 
 
 def why_waiting(pod: dict[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ import urllib3
 
 from components.cluster.client import Cluster
 from components.cluster.errors import ClusterRefused, ClusterUnavailable, api_errors
-from components.cluster.streams import Stream
+from components.cluster.streams import Splitter, Stream
 
 _PAUSES_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -24,6 +24,9 @@ _MISSING = 3
 
 _STOP_S = 1.0
 """For a thread to end whose stream has been ended."""
+
+_LONGEST = 2**20
+"""Bytes of a line that are kept: what prints without an end must not use up this process's memory."""
 
 _OVERLAP = timedelta(seconds=1)
 """How far before the last line a stream is taken up again. The server cuts times to whole seconds, and lines of a
@@ -52,14 +55,23 @@ class LogFollower:
         self._sink = sink
         self._has_ended = has_ended
         self._logs: dict[str, tuple[_PodLog, threading.Thread]] = {}
+        self._uids: dict[str, str] = {}
 
-    def follow(self, pod: str) -> None:
-        """Begin with a pod, whose container has started; a pod that is followed already is left as it is."""
-        if pod not in self._logs:
-            log = _PodLog(self._cluster, self._container, pod, self._sink, self._has_ended)
-            thread = threading.Thread(target=log.run, name=f"log-{pod}", daemon=True)
-            self._logs[pod] = log, thread
-            thread.start()
+    def follow(self, pod: str, uid: str = "") -> None:
+        """Begin with a pod, whose container has started; a pod that is followed already is left as it is.
+
+        Args:
+            pod: Its name.
+            uid: Tells a pod from an earlier one of its name, as of a job that was suspended.
+        """
+        log, before = self._logs.get(pod, (None, None))
+        if before is not None and (self._uids[pod] == uid or before.is_alive()):
+            return
+        # The earlier pod's, because its thread may have begun to read the new one's.
+        log = log or _PodLog(self._cluster, self._container, pod, self._sink, self._has_ended)
+        thread = threading.Thread(target=log.run, name=f"log-{pod}", daemon=True)
+        thread.start()
+        self._logs[pod], self._uids[pod] = (log, thread), uid
 
     def finish(self, timeout_s: float) -> bool:
         """Wait for the logs of containers that have ended; whether all were read to their end in that time."""
@@ -91,6 +103,7 @@ class _PodLog:
         self.stream = Stream()
 
     def run(self) -> None:
+        self._failures = self._missing = 0
         while not self.stream.ended.is_set():
             pause = 0.0
             try:
@@ -110,6 +123,7 @@ class _PodLog:
             self.stream.ended.wait(max(pause, _PAUSES_S[min(self._failures, len(_PAUSES_S) - 1)]))
         if self._unended:
             self._hand_on([self._unended])
+            self._unended = b""
 
     def _read(self, *, follow: bool) -> None:
         """Hand on what is new, until the stream ends."""
@@ -117,18 +131,17 @@ class _PodLog:
             response = self._open(follow)
             self._failures = self._missing = 0
             self._unended = b""
-            rest = b""
+            split = Splitter(_LONGEST)
             try:
                 for chunk in self.stream.chunks(response):
-                    *whole, rest = (rest + chunk).split(b"\n")
-                    self._hand_on(whole)
+                    self._hand_on(split.feed(chunk))
             except urllib3.exceptions.ReadTimeoutError:
                 return
             # The container's last line, or one that is still being written: the next stream tells, if any.
             if follow:
-                self._unended = rest
-            elif rest:
-                self._hand_on([rest])
+                self._unended = split.rest
+            elif split.rest:
+                self._hand_on([split.rest])
 
     def _open(self, follow: bool) -> Any:
         # Not read_namespaced_pod_log, which knows no sinceTime.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from components.cluster.client import Cluster
+from components.cluster.client import REFUSED_S, Cluster
 from components.cluster.errors import ClusterRefused, ClusterUnavailable, api_errors
 from components.cluster.jobs import list_pods
 from components.cluster.kinds import JobKind
@@ -21,9 +21,6 @@ _AGAIN_S = 0.1
 
 _PAUSE_S = 1.0
 """Before the next try, where the last one failed."""
-
-_REFUSED_S = 60.0
-"""A refusal counts once it has lasted: a server that has just started knows neither tokens nor roles yet."""
 
 
 class PodWatch:
@@ -53,8 +50,13 @@ class PodWatch:
 
     def start(self) -> None:
         """Begin, after a first list, so that what is there now is known at once."""
-        self._list(patience_s=60)
+        self._version = self._list(60, REFUSED_S)
         self._thread.start()
+
+    def refresh(self) -> None:
+        """List the pods, if that is possible now: a watch on a dead connection is silent for minutes."""
+        with contextlib.suppress(ClusterRefused, ClusterUnavailable):
+            self._list()
 
     def stop(self) -> None:
         """End."""
@@ -82,7 +84,7 @@ class PodWatch:
             pause = _PAUSE_S
             try:
                 if self._version is None:
-                    self._list(patience_s=0)
+                    self._version = self._list()
                 self._watch()
                 pause = _AGAIN_S
             except ClusterUnavailable as error:
@@ -94,13 +96,13 @@ class PodWatch:
                     return
             self._stream.ended.wait(pause)
 
-    def _list(self, patience_s: float) -> None:
-        pods, version = list_pods(self._cluster, self._kind, self._job, patience_s)
+    def _list(self, patience_s: float = 0.0, refused_s: float = 0.0) -> str:
+        pods, version = list_pods(self._cluster, self._kind, self._job, patience_s, refused_s)
         with self._lock:
             for pod in pods:
                 self._pods[pod["metadata"]["name"]] = pod
             self._present = {pod["metadata"]["name"] for pod in pods}
-        self._version = version
+        return version
 
     def _watch(self) -> None:
         """Follow changes until the watch ends, however it does."""
@@ -140,7 +142,7 @@ class PodWatch:
             return False
         if self._refused_since is None:
             self._refused_since = time.monotonic()
-        return time.monotonic() - self._refused_since >= _REFUSED_S
+        return time.monotonic() - self._refused_since >= REFUSED_S
 
 
 def _changes(chunks: Iterator[bytes]) -> Iterator[dict[str, Any]]:

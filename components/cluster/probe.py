@@ -23,16 +23,18 @@ def preferred_version(cluster: Cluster, group: str) -> str | None:
 def _discover(cluster: Cluster, path: str) -> dict[str, Any] | None:
     """What the API server says of a path of its API; open to everyone. None: it has no such path."""
     try:
-        answer = patiently(
+        content: dict[str, Any] = patiently(
             f"ask the cluster for {path}",
-            lambda: cluster.api.call_api(
-                path,
-                "GET",
-                header_params={"Accept": "application/json"},
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _return_http_data_only=True,
-                _request_timeout=TIMEOUT_S,
+            lambda: json.loads(
+                cluster.api.call_api(
+                    path,
+                    "GET",
+                    header_params={"Accept": "application/json"},
+                    auth_settings=["BearerToken"],
+                    _preload_content=False,
+                    _return_http_data_only=True,
+                    _request_timeout=TIMEOUT_S,
+                ).data
             ),
             patience_s=10,
         )
@@ -40,5 +42,4 @@ def _discover(cluster: Cluster, path: str) -> dict[str, Any] | None:
         if error.status == 404:
             return None
         raise
-    content: dict[str, Any] = json.loads(answer.data)
     return content

@@ -43,6 +43,35 @@ class Stream:
                     self._response.shutdown()
 
 
+class Splitter:
+    """Cuts a stream into lines, and lines that are too long at their end.
+
+    Args:
+        longest: Bytes that are kept of a line; a log may have none that ends.
+
+    Attributes:
+        rest: What has come of the next line.
+    """
+
+    def __init__(self, longest: int) -> None:
+        self.rest = b""
+        self._longest = longest
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in this chunk, without their ends."""
+        whole = []
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            self._add(piece)
+            whole.append(self.rest)
+            self.rest = b""
+        self._add(rest)
+        return whole
+
+    def _add(self, piece: bytes) -> None:
+        self.rest += piece[: max(0, self._longest - len(self.rest))]
+
+
 def lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """The lines, without their ends, as they come; the last one may be cut."""
     rest = b""

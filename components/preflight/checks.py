@@ -67,6 +67,10 @@ def _made(subject: str, check: Callable[[], Finding]) -> Finding:
     # RuntimeError: what was asked does not answer.
     except (UserError, ValueError, RuntimeError) as error:
         return Finding(subject, False, str(error))
+    except OSError as error:  # of a name that is too long, or a folder that may not be read
+        return Finding(
+            subject, False, f"the {subject} cannot be looked at ({error.strerror or error}): correct its name"
+        )
 
 
 def _model(config: RunConfig) -> Finding:
@@ -97,6 +101,11 @@ def _ranks(config: RunConfig) -> Finding:
 def _ranks_in_pods(config: RunConfig) -> Finding:
     nodes = config.parallel.num_nodes
     per_node = config.parallel.procs_per_node or config.cluster.gpus_per_node
+    if not per_node and config.cluster.gpus_per_node == 0:
+        raise UserError(
+            "cluster.gpus_per_node is 0, so how many ranks each pod has is not known: set parallel.procs_per_node "
+            "(in the UI: procs_per_node) too"
+        )
     if not per_node:
         return Finding("ranks", True, f"one per GPU of the train task, on {nodes} node(s)")
     check_world_size(config, nodes * per_node)

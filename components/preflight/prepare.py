@@ -7,7 +7,7 @@ from components.cluster.choose import launcher_name
 from components.preflight.checks import Finding, run_checks
 from components.preflight.unchanged import finished_before, mark_of, save_mark
 from components.step import Step
-from training.config import RunConfig, launcher_problems
+from training.config import ClusterConfig, RunConfig, launcher_problems
 from training.errors import UserError
 from training.hub import is_commit
 from training.resolve import load_recipe, resolve, split_overrides, to_yaml
@@ -50,14 +50,16 @@ def prepare(
         UserError: All problems that were found, one a line.
     """
     _refuse_macros(recipe, overrides, *map(str, flat.values()))
-    given = {field: value for field, value in flat.items() if value not in ("", 0)}
+    # Forms keep the blanks that come along when a text is pasted.
+    stripped = {field: value.strip() if isinstance(value, str) else value for field, value in flat.items()}
+    given = {field: value for field, value in stripped.items() if value not in ("", 0)}
     config = resolve(load_recipe(recipe), split_overrides(overrides), given)
     config = _keep_pins(config, step.folder)
     config.cluster.launcher = launcher_name(config.cluster)
     if problems := launcher_problems(config.cluster):  # of a launcher that was chosen just now
         raise UserError("\n".join(problems))
-    if config.cluster.launcher != "local" and config.cluster.store_claim is None:
-        config.cluster.store_claim = store_claim or None
+    if config.cluster.launcher != "local":
+        _use_claim(config.cluster, store_claim.strip())
     Store(step.folder.root)
     findings = run_checks(config, step.folder.root)
     problems = [finding.text for finding in findings if not finding.ok]
@@ -80,6 +82,22 @@ def prepare(
     step.folder.create(config)
     save_mark(step.folder, mark)
     return Prepared(_page(step.run, findings, f"### Configuration\n\n```yaml\n{to_yaml(config)}```\n"), True)
+
+
+def _use_claim(cluster: ClusterConfig, mounted: str) -> None:
+    """Let the job mount what the steps do.
+
+    Raises:
+        UserError: The configuration names another claim; in another namespace it may have another name.
+    """
+    if cluster.store_claim is None:
+        cluster.store_claim = mounted or None
+    elif mounted and cluster.store_claim != mounted and cluster.namespace is None:
+        raise UserError(
+            f"cluster.store_claim is '{cluster.store_claim}', but the pipeline's steps mount '{mounted}', so the "
+            "job would not see the run's folder: leave cluster.store_claim out, and set the parameter store_claim "
+            "(shardline submit --claim)"
+        )
 
 
 def _refuse_macros(*texts: str) -> None:

@@ -35,6 +35,12 @@ def records(folder: RunFolder) -> list[dict[str, Any]]:
     return [record for number in folder.attempts() if (record := read_record(folder, number))]
 
 
+def failures_before(folder: RunFolder, job: str) -> int:
+    """Attempts that failed in earlier starts of this step, by the same pipeline job."""
+    outcomes = [record.get("outcome") for record in records(folder) if job and record.get("pipeline_job") == job]
+    return sum(outcome not in (None, "succeeded", "interrupted") for outcome in outcomes)
+
+
 def save_verdict(folder: RunFolder, job: str, incident: Incident, sentence: str) -> None:
     """Remember that the training of a pipeline job failed for good."""
     if job:
@@ -45,7 +51,8 @@ def save_verdict(folder: RunFolder, job: str, incident: Incident, sentence: str)
 def verdict_of(folder: RunFolder, job: str) -> dict[str, str] | None:
     """The verdict of the same pipeline job: Kubeflow starts a step that failed again, which changes nothing."""
     try:
-        verdict: dict[str, str] = json.loads((folder.path / "verdict.json").read_text())
+        verdict = json.loads((folder.path / "verdict.json").read_text())
     except (OSError, ValueError):
         return None
-    return verdict if job and verdict["job"] == job else None
+    is_verdict = isinstance(verdict, dict) and {"job", "what", "sentence"} <= verdict.keys()
+    return verdict if job and is_verdict and verdict["job"] == job else None

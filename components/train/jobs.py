@@ -3,12 +3,13 @@
 from typing import Any, Protocol
 
 from components.cluster.choose import launcher_name
+from components.cluster.job_state import Phase
 from components.train.attempts import close_record, read_record
 from components.train.describe import TaskSettings, describe_job
 from components.train.job import TrainingJob
 from components.train.launchers import Launcher
 from components.train.launchers.local import LocalLauncher
-from components.train.leftovers import stop_leftovers
+from components.train.leftovers import stop_leftovers, wait_for_pods
 from training.config import RunConfig
 from training.run_folder import RunFolder
 
@@ -33,14 +34,20 @@ class Jobs(Protocol):
         ...
 
 
-def jobs_of(folder: RunFolder, config: RunConfig, task: TaskSettings) -> Jobs:
+def jobs_of(folder: RunFolder, config: RunConfig, task: TaskSettings, pipeline_job: str = "") -> Jobs:
     """The place that the configuration chooses.
+
+    Args:
+        folder: The run's.
+        config: The run's.
+        task: Settings of the KFP task.
+        pipeline_job: Name of the pipeline job.
 
     Raises:
         UserError: There is no such place, or it cannot be reached.
     """
     name = launcher_name(config.cluster)
-    return LocalJobs(folder, config) if name == "local" else ClusterJobs(folder, config, task, name)
+    return LocalJobs(folder, config) if name == "local" else ClusterJobs(folder, config, task, name, pipeline_job)
 
 
 class LocalJobs:
@@ -52,7 +59,7 @@ class LocalJobs:
 
     def next_attempt(self) -> int:
         """Always a new one: processes of a launcher that died cannot be followed."""
-        stop_leftovers(self._folder)
+        _clear(self._folder)
         return max(self._folder.attempts(), default=0) + 1
 
     def describe(self, number: int) -> TrainingJob:
@@ -85,9 +92,12 @@ class ClusterJobs:
         config: The run's.
         task: Settings of the KFP task.
         kind: `pytorchjob` or `trainjob`.
+        pipeline_job: Name of the pipeline job.
     """
 
-    def __init__(self, folder: RunFolder, config: RunConfig, task: TaskSettings, kind: str) -> None:
+    def __init__(
+        self, folder: RunFolder, config: RunConfig, task: TaskSettings, kind: str, pipeline_job: str
+    ) -> None:
         # Here, because a run on one machine does without the Kubernetes client, which takes half a second.
         from components.cluster.client import connect
         from components.cluster.jobs import owner_reference
@@ -97,6 +107,7 @@ class ClusterJobs:
         self._config = config
         self._task = task
         self._kind = kind
+        self._pipeline_job = pipeline_job
         self._cluster = connect(config.cluster.namespace)
         self._launcher = ClusterLauncher
         pod = own_pod(self._cluster)
@@ -107,15 +118,32 @@ class ClusterJobs:
         """The last one if its job may still be there: it is found, not launched again."""
         last = max(self._folder.attempts(), default=0)
         record = read_record(self._folder, last) if last else {}
-        if record.get("launcher") == self._kind and "ended" not in record:
-            if self._launcher(self._cluster, self._kind).exists(record["name"]):
+        if record and "ended" not in record:
+            if self._is_as_described(record) and self._goes_on(record):
                 return last
-            # Killed before it asked for the job, or the job is gone: what ranks wrote tells which.
-            if not (self._folder.attempt(last) / "logs").is_dir():
-                return last
+            _clear(self._folder)
             close_record(self._folder, record, "lost")
-        stop_leftovers(self._folder)
+        else:
+            _clear(self._folder)
         return last + 1
+
+    def _is_as_described(self, record: dict[str, Any]) -> bool:
+        """Whether an attempt's job is the one that would be made now: of the same kind, place and size."""
+        job = self.describe(record["number"])
+        now = {"launcher": self._kind, "name": job.name, **_size(job), **self.where()}
+        return all(record.get(key, value) == value for key, value in now.items())
+
+    def _goes_on(self, record: dict[str, Any]) -> bool:
+        """Whether an attempt without an end is to be taken up again, by its job's name."""
+        phase = self._launcher(self._cluster, self._kind).phase(record["name"])
+        if phase in (Phase.SUCCEEDED, Phase.FAILED):
+            # An end that an earlier pipeline job came to is not this one's.
+            return bool(record.get("pipeline_job", "") == self._pipeline_job)
+        if phase not in (Phase.GONE, Phase.STOPPING):
+            return True
+        # Killed before it asked for the job, or the job is gone: what ranks wrote tells which.
+        wait_for_pods(self._folder)
+        return not (self._folder.attempt(record["number"]) / "logs").is_dir()
 
     def describe(self, number: int) -> TrainingJob:
         """As many pods as the configuration says."""
@@ -128,6 +156,15 @@ class ClusterJobs:
     def where(self) -> dict[str, object]:
         """The namespace."""
         return {"namespace": self._cluster.namespace}
+
+
+def _clear(folder: RunFolder) -> None:
+    stop_leftovers(folder)
+    wait_for_pods(folder)
+
+
+def _size(job: TrainingJob) -> dict[str, int]:
+    return {"num_nodes": job.num_nodes, "procs_per_node": job.procs_per_node}
 
 
 def _main_image(pod: Any) -> str | None:

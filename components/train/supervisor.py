@@ -1,20 +1,28 @@
 """Brings one run home: attempt after attempt, until it is trained or must stop."""
 
 import contextlib
+import errno
 import fcntl
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from components.cluster.job_state import Phase
 from components.step import Step, StepFailed
-from components.train.attempts import close_record, records, save_verdict, verdict_of, write_record
+from components.train.attempts import (
+    close_record,
+    failures_before,
+    read_record,
+    records,
+    save_verdict,
+    verdict_of,
+    write_record,
+)
 from components.train.describe import TaskSettings
 from components.train.follow import follow
 from components.train.incident import judge
 from components.train.jobs import Jobs, jobs_of
-from components.train.launchers import Ending
+from components.train.launchers import Ending, Launcher
 from components.train.leftovers import stop_leftovers
 from components.train.policy import Decision, decide
 from components.train.report import write_report
@@ -57,7 +65,7 @@ def supervise(step: Step, task: TaskSettings | None = None, job: str = "") -> tu
     if verdict := verdict_of(folder, job):
         raise (UserError if verdict["what"] == "invalid" else StepFailed)(verdict["sentence"])
     with _lock(folder) as mine:
-        if not mine:
+        if not mine and not _is_dead(folder):
             raise UserError(
                 f"the run '{folder.run}' is being trained by another process: wait for it, or give this run "
                 "another name"
@@ -113,12 +121,12 @@ def _is_dead(folder: RunFolder) -> bool:
 
 def _attempt_until_done(step: Step, config: RunConfig, task: TaskSettings, pipeline_job: str) -> None:
     folder = step.folder
-    jobs = jobs_of(folder, config, task)
-    made = 0
+    jobs = jobs_of(folder, config, task, pipeline_job)
+    made = failures_before(folder, pipeline_job)
     while True:
         made += 1
         number = jobs.next_attempt()
-        incident = _attempt(step, config, jobs, number)
+        incident = _attempt(step, config, jobs, number, pipeline_job)
         if incident is None:
             return
         decision = decide(incident, made, config.resilience.max_attempts)
@@ -142,7 +150,7 @@ def _failure(folder: RunFolder, incident: Incident, decision: Decision) -> str:
     )
 
 
-def _attempt(step: Step, config: RunConfig, jobs: Jobs, number: int) -> Incident | None:
+def _attempt(step: Step, config: RunConfig, jobs: Jobs, number: int, pipeline_job: str) -> Incident | None:
     """One attempt from submit, or from where a launcher before left it, to its end; None if it succeeded."""
     folder, launcher = step.folder, jobs.launcher()
     job = jobs.describe(number)
@@ -151,7 +159,10 @@ def _attempt(step: Step, config: RunConfig, jobs: Jobs, number: int) -> Incident
         "number": number,
         "launcher": launcher.name,
         "name": job.name,
-        "started": time.time(),
+        "num_nodes": job.num_nodes,
+        "procs_per_node": job.procs_per_node,
+        "pipeline_job": pipeline_job,
+        "started": read_record(folder, number).get("started", time.time()),
     }
     step.note(f"attempt {number}: {ranks} ranks on {job.num_nodes} node(s), launcher {launcher.name}")
     try:
@@ -166,19 +177,28 @@ def _attempt(step: Step, config: RunConfig, jobs: Jobs, number: int) -> Incident
             launcher.stop()
             ending = Ending(what=overdue.what, evidence=why)
         else:
-            succeeded = launcher.poll() is Phase.SUCCEEDED
             ending = launcher.ending()
     except BaseException:
-        launcher.stop()
-        close_record(folder, record, "interrupted")
+        _abandon(step, launcher, record)
         raise
-    if overdue is None and succeeded and (folder.model / MANIFEST).is_file():
+    # However the job ended after that: another attempt would begin from nothing where checkpoints are not kept.
+    if (folder.model / MANIFEST).is_file():
         close_record(folder, record, "succeeded", ending)
         return None
     incident = judge(folder, number, ending)
     close_record(folder, record, incident.what, ending)
     step.write(incident)
     return incident
+
+
+def _abandon(step: Step, launcher: Launcher, record: dict[str, Any]) -> None:
+    """Stop an attempt because of an error, which is told whatever comes of that."""
+    try:
+        launcher.stop()
+        close_record(step.folder, record, "interrupted")
+    except Exception as error:
+        # The record stays open, so that the job is found again.
+        print(f"the job could not be stopped, and may still run: {error}", flush=True)
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
@@ -198,4 +218,9 @@ def _lock(folder: RunFolder) -> Iterator[bool]:
             mine = True
         except BlockingIOError:
             mine = False
+        except OSError as error:
+            # A disk without locks. In a cluster two launchers of a run follow one job, since its name is certain.
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            mine = True
         yield mine

@@ -70,6 +70,12 @@ def test_a_recipe_file_travels_as_its_content_and_the_graph_as_a_version(double,
     assert double.experiments[sent["experiment_id"]]["display_name"] == "shardline"
 
 
+def test_the_steps_mount_the_claim_that_the_job_will():
+    override = ["cluster.store_claim=team-store"]
+    assert graph_arguments("quickstart", override, {})["store_claim"] == "team-store"
+    assert graph_arguments("quickstart", override, {"store_claim": "given"})["store_claim"] == "given"
+
+
 def test_a_shipped_recipe_travels_by_its_name_and_other_parameters_beside_it(double):
     kubeflow = connect(double.url)
     submit(kubeflow, "quickstart", name="mine", experiment="other", parameters={"store_claim": "claim"})
@@ -346,7 +352,86 @@ def test_refusals_are_one_sentence(double, fault, said):
 
 def test_a_password_in_the_address_is_not_shown():
     said = refusal(connect, "http://me:hunter2@nowhere.invalid")
-    assert "hunter2" not in said and "http://nowhere.invalid" in said
+    assert "hunter2" not in said and "leave out users and passwords" in said
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "http://me:hunter2@127.0.0.1:1",
+        "http://me:h/unter2@x:1",
+        "me:hunter2@x",
+        "http://x/?token=hunter2",
+        "http://x/#a",
+    ],
+)
+def test_an_address_with_more_in_it_is_refused_unseen(host):
+    said = refusal(connect, host)
+    assert "unter2" not in said and f"a token goes into {connection.TOKEN_VARIABLE}" in said
+
+
+@pytest.mark.parametrize(
+    "host", ["http://[::1", "http://x:99999", "http://x:abc", "http://x:0", "http://a b", "http://a\nb"]
+)
+def test_an_address_that_can_be_none_is_told_as_such(host):
+    said = refusal(connect, host)
+    assert "is not an address: write it with http:// or https://" in said and "\n" not in said
+
+
+def test_blanks_and_capitals_around_an_address_do_not_matter(double):
+    assert connect(f" {double.url.replace('http', 'HTTP')}/ ").host == double.url
+
+
+def test_a_token_may_end_with_a_line_break_but_is_never_shown(tmp_path, monkeypatch):
+    with FakeKubeflow(tmp_path, token="secret-token") as double:
+        monkeypatch.setenv("KFP_TOKEN", "secret-token\n")
+        assert connect(double.url).host == double.url
+        for broken in ("secret-token\nmore", "secret-tök"):
+            monkeypatch.setenv("KFP_TOKEN", broken)
+            said = refusal(connect, double.url)
+            assert "KFP_TOKEN holds no token" in said and "secret" not in said
+
+
+@pytest.mark.parametrize("content", ["", "{", "text", "apiVersion: v1\nkind: Config\n"])
+def test_a_kubeconfig_that_cannot_be_read_is_told_instead_of_asking_this_machine(tmp_path, monkeypatch, content):
+    (tmp_path / "kubeconfig").write_text(content)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    assert "set KUBECONFIG to a kubeconfig that `kubectl get pods` works with" in refusal(connect)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"parameters": {"store_claim": "My Claim"}}, "the claim 'My Claim' is not valid"),
+        ({"parameters": {"secret": "hf_" + "a1B2" * 8}}, "the secret a text that looks like a credential"),
+        ({"service_account": "a b"}, "the service account 'a b' is not valid"),
+        ({"image": "a:1\n  command: [evil]"}, "give it as REPOSITORY:TAG"),
+        ({"experiment": " "}, "the experiment's name ' ' is not valid"),
+        ({"experiment": "x" * 300}, "give 1 to 128 characters"),
+    ],
+)
+def test_what_the_cluster_would_refuse_later_is_refused_before_a_run_is_made(double, options, said):
+    text = refusal(submit, connect(double.url), "quickstart", **options)
+    assert said in text and "a1B2" not in text
+    assert not double.runs
+
+
+def test_a_namespace_that_can_be_none_is_told(double):
+    assert "the namespace 'My Team' is not valid" in refusal(connect, double.url, "My Team")
+
+
+def test_a_run_of_another_pipeline_is_not_taken_for_ours(double):
+    kubeflow = connect(double.url)
+    ours = submit(kubeflow, "quickstart", name="nightly").run_id
+    (mine,) = double.runs.values()
+    version = next(iter(double.versions.values()))
+    spec = {**version["pipeline_spec"], "pipelineInfo": {"name": "theirs"}}
+    double.versions["other"] = {**version, "pipeline_version_id": "other", "pipeline_spec": spec}
+    reference = {**mine["pipeline_version_reference"], "pipeline_version_id": "other"}
+    double.runs["foreign"] = {**mine, "run_id": "foreign", "pipeline_version_reference": reference}
+    assert find_run(kubeflow, "nightly").run_id == ours
+    terminate_run(kubeflow, "nightly")
+    assert double.runs["foreign"]["state"] == "PENDING" != double.runs[ours]["state"]
 
 
 def test_several_users_need_a_namespace(tmp_path, monkeypatch):
@@ -406,7 +491,7 @@ def last(store: str, status: dsl.PipelineTaskFinalStatus):
     from pathlib import Path
     Path(store, "last").write_text(status.state)
 
-@dsl.pipeline(name="small")
+@dsl.pipeline(name="shardline-finetune")
 def graph(store: str, seconds: int = 0):
     with dsl.ExitHandler(last(store=store)):
         before = first(store=store, job=dsl.PIPELINE_JOB_NAME_PLACEHOLDER)

@@ -68,13 +68,17 @@ def test_an_attempt_is_chosen_and_else_the_newest_counts(cluster):
     assert logs("several", "--attempt", "1")[0] == ["[node 0] of 1"]
     message = mistake("several", "--attempt", "3")
     assert "no job of attempt 3" in message and "it has those of 1, 2" in message
-    assert message.endswith("/mnt/shardline/runs/several/attempts/3/pods")
+    assert message.endswith("1, 2"), "of an attempt that never was there are no copies"
+    delete_job(connect(), PYTORCHJOB, "several-1")
+    cluster.wait(lambda: "several-1" not in [job["metadata"]["name"] for job in cluster.jobs()])
+    assert mistake("several", "--attempt", "1").endswith("/mnt/shardline/runs/several/attempts/1/pods")
 
 
 def test_pods_that_are_gone_are_told_with_where_the_copies_are(cluster):
-    name = start_job(cluster, "cleaned", "echo words", nodes=2)
+    # When node 0 has ended, the job has, and the operator removes the pod that still runs.
+    command = f'test "$SHARDLINE_NODE" = 0 && echo words && exit 0; {UNTIL_STOPPED}'
+    name = start_job(cluster, "cleaned", command, nodes=2)
     end(cluster, name)
-    cluster.delete_pod(f"{name}-worker-1", grace=0)
     cluster.wait(lambda: len(cluster.pods(name)) == 1)
     out, err = logs("cleaned")
     copies = "copies of the logs are in the store's /mnt/shardline/runs/cleaned/attempts/1/pods"

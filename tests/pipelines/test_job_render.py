@@ -108,3 +108,12 @@ def test_rendering_loads_nothing_heavy():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert json.loads(ended.stdout.splitlines()[-1]) == [], ended.stderr
+
+
+def test_a_kind_that_lacks_what_is_set_is_refused():
+    said = mistake("quickstart", *RANKS, "-s", "cluster.gang=volcano", "--kind", "trainjob")
+    assert "cluster.gang is set, but a TrainJob has no such choice" in said
+
+
+def test_a_namespace_that_can_be_none_is_refused():
+    assert "the namespace 'My Team' is not valid" in mistake("quickstart", *RANKS, "--namespace", "My Team")

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import pty
+import re
 import subprocess
 import sys
 import threading
@@ -229,3 +230,30 @@ def test_a_live_table_ends_with_the_run(cluster, tmp_path):
     os.close(master)
     assert process.returncode == 0
     assert b"running" in shown and b"succeeded" in shown and b"\x1b[" in shown
+
+
+def test_numbers_that_are_none_are_left_out(cluster):
+    nowhere = {"tokens_per_s": float("inf"), "seconds_left": float("nan"), "time": float("inf")}
+    report_step(start_job(cluster, "odd", UNTIL_STOPPED), 3, loss=float("nan"), **nowhere)
+    _, attempt = rows(shardline("status"))
+    assert attempt[-4:] == ["3/100", "nan", "-", "-"]
+
+
+def test_a_narrow_terminal_gets_lines_in_which_nothing_is_cut(cluster, monkeypatch):
+    report_step(start_job(cluster, "tiny", UNTIL_STOPPED), 40, time=time.time())
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for arguments in (["status"], ["status", "tiny"]):
+        text = shardline(*arguments)
+        assert "…" not in text
+        words = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
+        assert "tiny attempt 1: running, 1/1 pods ready, step 40/100, loss 2.500, 12,345 tokens/s" in words
+        assert max(map(len, text.splitlines())) <= 40
+
+
+def test_a_namespace_that_can_be_none_is_told(cluster):
+    assert "the namespace '../x' is not valid" in mistake("status", "--namespace", "../x")
+
+
+def test_a_store_without_runs_is_told_as_a_store(tmp_path):
+    assert "so check the path" in mistake("status", "a", "--store", str(tmp_path))

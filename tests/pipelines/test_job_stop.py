@@ -11,6 +11,7 @@ from components.cluster.jobs import delete_job
 from components.cluster.kinds import PYTORCHJOB
 from pipelines.cli import app
 from pipelines.client import connect as connect_kubeflow
+from pipelines.job_terminal import confirm
 from pipelines.submit import submit
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.kubeflow import FakeKubeflow
@@ -160,3 +161,9 @@ def test_a_run_that_trains_in_a_cluster_is_not_looked_for_on_this_machine(tmp_pa
         "It trains in a cluster: shardline stop far --namespace ml"
     )
     assert "did you mean 'far'?" in mistake("fare", "--store", str(folder.root))
+
+
+def test_a_closed_input_is_nobody_to_ask(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UserError, match="give --yes"):
+        confirm("Stop it?", yes=False)

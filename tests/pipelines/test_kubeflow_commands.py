@@ -1,6 +1,9 @@
 """The commands `submit` and `schedule`: what they print, send and refuse."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -169,3 +172,16 @@ def test_what_schedule_refuses_without_asking_the_server(double, arguments, said
 def test_help_is_enough_to_get_by(command):
     output = run(command, "--help")
     assert "Examples:" in output and f"shardline {command}" in output and "--host" in output
+
+
+def test_ctrl_c_while_the_command_still_loads_ends_it_without_a_traceback():
+    program = "import os, signal, sys; sys.argv = ['shardline']; import pipelines.cli; os.kill(os.getpid(), 2)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["compile", "--output", str(tmp_path / "file")])
+    assert isinstance(result.exception, UserError)
+    assert "cannot be made" in str(result.exception)

@@ -407,3 +407,98 @@ def test_one_run_at_a_time_and_each_named_after_its_job(double, kubeflow, wanted
     assert first["display_name"] != second["display_name"]
     found = find_run(kubeflow, run_name_from_job(second["display_name"]))
     assert (found.run_id, found.schedule) == (second["run_id"], key)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "-x", "漢字", "x" * 101, "a "])
+def test_names_that_no_schedule_can_have(double, kubeflow, wanted, name):
+    with pytest.raises(UserError, match=r"the schedule's name .* is not valid: give at most 100"):
+        upsert(kubeflow, wanted(name))
+    assert not double.recurring_runs
+
+
+def test_an_interval_of_ages_is_refused():
+    with pytest.raises(UserError, match="too long: give at most 3650d"):
+        parse_every("99999999999d")
+    assert parse_every("3650d") == 3650 * 86400
+
+
+def test_a_step_that_is_never_taken_is_refused():
+    with pytest.raises(UserError, match=r"the step in '\*/90' of the minute is above 59"):
+        parse_cron("*/90 * * * *")
+
+
+@pytest.mark.parametrize(
+    ("trigger", "text"),
+    [
+        ({"cron_schedule": {"cron": "0 0 0 30 2 *"}}, "0 0 0 30 2 *"),
+        ({"cron_schedule": {"cron": "0 0 0 * * 8"}}, "0 0 0 * * 8"),
+        ({"cron_schedule": {}}, "no times"),
+        ({"periodic_schedule": {"interval_second": "0"}}, "no times"),
+        ({}, "no times"),
+    ],
+)
+def test_what_others_made_of_a_schedule_does_not_keep_the_rest_from_being_listed(
+    double, kubeflow, wanted, trigger, text
+):
+    upsert(kubeflow, wanted())
+    upsert(kubeflow, wanted("odd"))
+    (odd,) = [one for one in double.recurring_runs.values() if one["display_name"] == "odd"]
+    odd["trigger"] = trigger
+    graph = submission.upload_graph(kubeflow)
+    nightly, listed = list_schedules(kubeflow, graph.pipeline_id, UTC, NOON)
+    assert nightly.next is not None
+    assert (listed.trigger, listed.next) == (text, None)
+    assert upsert(kubeflow, wanted("odd")).outcome == "replaced"
+
+
+def test_of_two_that_change_it_at_a_time_one_counts_and_the_other_is_told(double, kubeflow, wanted, monkeypatch):
+    upsert(kubeflow, wanted())
+    create = schedules._create
+
+    def create_after_another(*arguments):
+        made = create(*arguments)
+        monkeypatch.setattr(schedules, "_create", create)
+        upsert(kubeflow, wanted(cron="0 4 * * *"))
+        return made
+
+    monkeypatch.setattr(schedules, "_create", create_after_another)
+    with pytest.raises(UserError, match="somebody else changed the schedule 'nightly' at the same time"):
+        upsert(kubeflow, wanted(cron="0 3 * * *"))
+    (left,) = double.recurring_runs.values()
+    assert left["mode"] == "ENABLE" and left["trigger"]["cron_schedule"]["cron"] == "0 0 4 * * *"
+
+
+@pytest.mark.parametrize("later", [True, False])
+def test_of_two_that_are_enabled_only_the_newest_stays(double, kubeflow, wanted, monkeypatch, later):
+    upsert(kubeflow, wanted(cron="0 3 * * *"))
+    moment = datetime.now(UTC) + timedelta(hours=1 if later else -1)
+    double.clock = lambda: moment
+    named, looks = schedules._named, []
+
+    def look(*arguments):
+        looks.append(arguments)
+        # The first look was before the other's was made.
+        return named(*arguments) if len(looks) > 1 else []
+
+    monkeypatch.setattr(schedules, "_named", look)
+    if later:
+        assert upsert(kubeflow, wanted(cron="0 4 * * *")).outcome == "created"
+    else:
+        with pytest.raises(UserError, match="theirs counts"):
+            upsert(kubeflow, wanted(cron="0 4 * * *"))
+    (left,) = double.recurring_runs.values()
+    assert left["mode"] == "ENABLE"
+    assert left["trigger"]["cron_schedule"]["cron"] == ("0 0 4 * * *" if later else "0 0 3 * * *")
+
+
+def test_what_somebody_else_deleted_meanwhile_is_no_failure(double, kubeflow, wanted, monkeypatch):
+    upsert(kubeflow, wanted())
+    known = schedules._known
+
+    def know_and_lose(*arguments):
+        found = known(*arguments)
+        double.recurring_runs.clear()
+        return found
+
+    monkeypatch.setattr(schedules, "_known", know_and_lose)
+    assert delete(kubeflow, "nightly") == 0

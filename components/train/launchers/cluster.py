@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from components.cluster.client import TIMEOUT_S, Cluster, patiently
+from components.cluster.client import REFUSED_S, TIMEOUT_S, Cluster, patiently
 from components.cluster.errors import ClusterRefused, ClusterUnavailable
 from components.cluster.job_state import (
     Phase,
@@ -18,7 +18,16 @@ from components.cluster.job_state import (
     true_conditions,
     why_waiting,
 )
-from components.cluster.jobs import adopt_job, annotate_job, create_job, delete_job, get_job, list_events
+from components.cluster.jobs import (
+    LEFT_S,
+    adopt_job,
+    annotate_job,
+    create_job,
+    delete_job,
+    get_job,
+    grace_s,
+    list_events,
+)
 from components.cluster.kinds import KINDS, PROGRESS, RUN_ID_LABEL, JobKind
 from components.cluster.log_lines import LogLines
 from components.cluster.logs import LogFollower
@@ -51,8 +60,11 @@ starts pods that failed again, which is for this project's own supervisor to dec
 _LOGS_S = 30.0
 """To read the logs of pods that have ended to their end."""
 
-_LEFT_S = 30.0
-"""Beyond the pods' own grace, for the cluster to remove what was told to stop."""
+_UNANSWERED_S = 10.0
+"""How long a create whose answer was not waited for may still make a job: the operator's webhook takes so long."""
+
+_REFRESH_S = 5.0
+"""Between two lists of pods that ought to have left."""
 
 
 class ClusterLauncher:
@@ -70,9 +82,15 @@ class ClusterLauncher:
         self._cluster = cluster
         self._kind: JobKind = KINDS[kind]
         self._job: TrainingJob | None = None
+        self._uid: str | None = None
         self._seen: dict[str, Any] | None = None
-        self._looked = self._annotated = -_PATIENCE_S
+        self._is_answered = True
+        self._is_adopted = True
+        self._looked = self._annotated = self._adopted = -_PATIENCE_S
         self._pods_ended: float | None = None
+        self._stopping: float | None = None
+        self._is_stuck = False
+        self._suspended_pods: set[str] = set()
         self._progress: dict[str, object] | None = None
         self._watch: PodWatch | None = None
         self._logs: LogFollower | None = None
@@ -82,38 +100,86 @@ class ClusterLauncher:
         """Create the job; one of its name that this run made before is adopted."""
         manifest = _RENDER[self._kind.kind](job, self._cluster.namespace)
         self._job = job  # before the request: an interruption right after it still finds what to stop
-        created = create_job(self._cluster, self._kind, manifest)
+        self._is_answered = False
+        try:
+            # Between two attempts of a long training, a refusal that passes must not end it.
+            created = create_job(self._cluster, self._kind, manifest, REFUSED_S if job.attempt > 1 else 0.0)
+        except UserError:
+            self._is_answered = True
+            raise
+        self._is_answered = True
         if created["metadata"].get("labels", {}).get(RUN_ID_LABEL) != job.run_id:
             self._job = None
             raise UserError(
                 f"the {self._kind.kind} '{job.name}' in the namespace '{self._cluster.namespace}' belongs to "
                 "another run of this name: give this run another name, or delete that job"
             )
-        self._seen = created
+        self._seen, self._uid = created, created["metadata"]["uid"]
         owner = job.scheduling.owner
-        if owner and owner not in created["metadata"].get("ownerReferences", []):
-            adopt_job(self._cluster, self._kind, job.name, owner)
+        self._is_adopted = not owner or owner in created["metadata"].get("ownerReferences", [])
+        self._adopt(job)
         self._follow(job)
         return {"job": job.name, "kind": self._kind.kind, "namespace": self._cluster.namespace}
 
-    def exists(self, name: str) -> bool:
-        """Whether there is a job of this name that is not about to go."""
-        job = get_job(self._cluster, self._kind, name)
-        return job is not None and not job["metadata"].get("deletionTimestamp")
+    def phase(self, name: str) -> Phase:
+        """How the job of a name stands, its pods left aside; STOPPING also where it had ended before."""
+        job = get_job(self._cluster, self._kind, name, refused_s=REFUSED_S)
+        leaves = job is not None and job["metadata"].get("deletionTimestamp")
+        return Phase.STOPPING if leaves else phase_of(self._kind, job, [], 1)
 
     def poll(self) -> Phase:
         """Look at the job, at most once a second, and follow the logs of pods that have started."""
         job, watch = self._job, self._watch
         assert job is not None and watch is not None and self._logs is not None, "poll() before submit()"
         if time.monotonic() - self._looked >= _LOOK_S:
-            self._seen = get_job(self._cluster, self._kind, job.name, _PATIENCE_S)
+            seen = get_job(self._cluster, self._kind, job.name, _PATIENCE_S, REFUSED_S)
+            # One that somebody else made under the name is not this one.
+            self._seen = seen if seen and seen["metadata"]["uid"] == self._uid else None
             self._looked = time.monotonic()
-        pods = watch.pods()
+            self._adopt(job)
+        pods = self._pods(watch)
         for pod in pods:
             if runs_or_ran(self._kind, pod):
-                self._logs.follow(pod["metadata"]["name"])
+                self._logs.follow(pod["metadata"]["name"], pod["metadata"]["uid"])
         phase = phase_of(self._kind, self._seen, pods, job.num_nodes)
+        if phase is Phase.QUEUED:
+            # Of a job that was suspended while it ran, pods that were stopped tell nothing of its end.
+            self._suspended_pods |= {pod["metadata"]["uid"] for pod in pods}
+            self._pods_ended = None
+        if phase is Phase.STOPPING:
+            return self._leaves(job)
         return self._end_of(pods, job.num_nodes) or phase if phase is Phase.RUNNING else phase
+
+    def _pods(self, watch: PodWatch) -> list[dict[str, Any]]:
+        """The job's pods, without those from before it was suspended."""
+        return [pod for pod in watch.pods() if pod["metadata"]["uid"] not in self._suspended_pods]
+
+    def _adopt(self, job: TrainingJob) -> None:
+        """Make the job die with this launcher's pod, or try again later: it is worth more than its tidiness."""
+        owner = job.scheduling.owner
+        if self._is_adopted or owner is None or time.monotonic() - self._adopted < _PROGRESS_S:
+            return
+        self._adopted = time.monotonic()
+        try:
+            adopt_job(self._cluster, self._kind, job.name, owner)
+            self._is_adopted = True
+        except ClusterUnavailable:
+            pass
+        except ClusterRefused as error:
+            self._is_adopted = True
+            print(f"the job is removed with an earlier pod of this step, not with this one: {error}", flush=True)
+
+    def _leaves(self, job: TrainingJob) -> Phase:
+        """STOPPING as long as the pods may take to leave, then GONE."""
+        assert job.pods is not None
+        self._stopping = self._stopping or time.monotonic()
+        if time.monotonic() - self._stopping <= job.pods.grace_s + LEFT_S:
+            return Phase.STOPPING
+        self._is_stuck, self._seen = True, None
+        print(
+            f"the job '{job.name}' was deleted, but its pods do not leave; their machines may be lost", flush=True
+        )
+        return Phase.GONE
 
     def _end_of(self, pods: list[dict[str, Any]], num_nodes: int) -> Phase | None:
         """What the pods alone say of the job's end, once they have said so for a while."""
@@ -152,14 +218,19 @@ class ClusterLauncher:
     def ending(self) -> Ending:
         """What the pods, the job and the events say, once the last pod has ended and the logs are read."""
         assert self._job is not None and self._watch is not None and self._logs is not None
+        assert self._job.pods is not None
+        deadline = time.monotonic() + self._job.pods.grace_s + LEFT_S
+        is_deleted = self._seen is None
         if self._seen is not None:
             self._annotate()
-            stop_job(self._cluster, self._kind, self._seen)  # where the pods alone told the end
-        self._settle()
+            # Where the pods alone told the end.
+            is_deleted = stop_job(self._cluster, self._kind, self._seen)
+        if not self._is_stuck and not self._settle(deadline) and self._seen is not None and not is_deleted:
+            _delete_and_wait(self._cluster, self._kind, self._seen)
         if not self._logs.finish(_LOGS_S):
             print("some pods' logs could not be read to their end", flush=True)
         self._close()
-        ends = [end for pod in self._watch.pods() if (end := pod_end(self._kind, pod))]
+        ends = [end for pod in self._pods(self._watch) if (end := pod_end(self._kind, pod))]
         said = [
             condition.get("message", "")
             for name, condition in (true_conditions(self._seen) if self._seen else {}).items()
@@ -171,7 +242,11 @@ class ClusterLauncher:
         """Delete the job, which sends its pods SIGTERM, and wait until the last of them is gone."""
         if self._job is None:
             return
-        job = get_job(self._cluster, self._kind, self._job.name)
+        job = get_job(self._cluster, self._kind, self._job.name, refused_s=REFUSED_S)
+        deadline = time.monotonic() + _UNANSWERED_S
+        while job is None and not self._is_answered and time.monotonic() < deadline:
+            time.sleep(_LOOK_S / 4)
+            job = get_job(self._cluster, self._kind, self._job.name)
         # Where another run has the name, it was never this one's.
         if job is not None and job["metadata"].get("labels", {}).get(RUN_ID_LABEL) == self._job.run_id:
             stop_job(self._cluster, self._kind, job)
@@ -179,16 +254,18 @@ class ClusterLauncher:
             self._logs.finish(5)
         self._close()
 
-    def _settle(self) -> None:
-        """After the job's end, wait until none of its pods can write any more; delete it if they stay."""
-        assert self._job is not None and self._watch is not None and self._job.pods is not None
-        deadline = time.monotonic() + self._job.pods.grace_s + _LEFT_S
+    def _settle(self, deadline: float) -> bool:
+        """After the job's end, wait until none of its pods can write any more; whether that came in time."""
+        assert self._watch is not None
+        refreshed = time.monotonic()
         while any(pod_end(self._kind, pod) is None for pod in self._watch.present()):
             if time.monotonic() > deadline:
-                if self._seen is not None:
-                    _delete_and_wait(self._cluster, self._kind, self._seen)
-                return
+                return False
+            if time.monotonic() - refreshed > _REFRESH_S:
+                self._watch.refresh()
+                refreshed = time.monotonic()
             time.sleep(_LOOK_S / 4)
+        return True
 
     def _follow(self, job: TrainingJob) -> None:
         self._watch = PodWatch(self._cluster, self._kind, job.name)
@@ -238,23 +315,16 @@ def stop_job(cluster: Cluster, kind: JobKind, job: dict[str, Any]) -> bool:
 
 
 def _delete_and_wait(cluster: Cluster, kind: JobKind, job: dict[str, Any]) -> bool:
-    name = job["metadata"]["name"]
-    if not delete_job(cluster, kind, name):
+    name, uid = job["metadata"]["name"], job["metadata"]["uid"]
+    if not delete_job(cluster, kind, name, uid=uid, refused_s=REFUSED_S):
         return False
-    deadline = time.monotonic() + _grace_s(job) + _LEFT_S
-    while (left := get_job(cluster, kind, name)) and left["metadata"]["uid"] == job["metadata"]["uid"]:
+    deadline = time.monotonic() + grace_s(job) + LEFT_S
+    while (left := get_job(cluster, kind, name, refused_s=REFUSED_S)) and left["metadata"]["uid"] == uid:
         if time.monotonic() > deadline:
             print(f"the pods of '{name}' do not leave; their machines may be lost", flush=True)
             break
         time.sleep(_LOOK_S / 4)
     return True
-
-
-def _grace_s(job: dict[str, Any]) -> int:
-    """Seconds that the pods of a job may take to leave."""
-    spec = job["spec"].get("pytorchReplicaSpecs", {}).get("Worker", {}).get("template", {}).get("spec", {})
-    grace: int = spec.get("terminationGracePeriodSeconds", 30)
-    return grace
 
 
 def own_pod(cluster: Cluster) -> Any:
@@ -266,12 +336,14 @@ def own_pod(cluster: Cluster) -> Any:
         return patiently(
             f"read the pod '{name}'",
             lambda: cluster.core.read_namespaced_pod(name, cluster.namespace, _request_timeout=TIMEOUT_S),
-            patience_s=5,
         )
-    except (ClusterRefused, ClusterUnavailable):
+    except ClusterRefused:
         return None
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text)
+    try:
+        sys.stdout.write(text)
+    except UnicodeEncodeError:  # a console that knows ASCII only
+        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
     sys.stdout.flush()

@@ -249,3 +249,10 @@ def test_what_the_client_raises_by_itself_is_left_alone():
     with pytest.raises(KeyError), api_errors(DOING):
         raise KeyError("a mistake of ours")
     assert isinstance(translated(urllib3.exceptions.ProtocolError("broken")), ClusterUnavailable)
+
+
+def test_a_server_may_not_ask_to_wait_for_ever(fake, cluster):
+    fake.fail(429, headers={"Retry-After": "86400"})
+    with pytest.raises(ClusterUnavailable) as caught:
+        patiently("list pods", lambda: cluster.core.list_namespaced_pod("demo"), patience_s=5)
+    assert caught.value.retry_after_s == 60

@@ -16,6 +16,7 @@ from components.cluster.jobs import (
     owner_reference,
 )
 from components.cluster.kinds import PYTORCHJOB, TRAINJOB
+from training.errors import UserError
 
 
 def posts(fake):
@@ -84,10 +85,12 @@ def test_a_job_that_leaves_makes_way_for_a_new_one(fake, cluster, manifest, monk
 
 def test_a_job_that_never_leaves_is_told_as_it_is(fake, cluster, manifest, monkeypatch):
     monkeypatch.setattr(jobs, "_LOOK_S", 0.05)
-    monkeypatch.setattr(jobs, "_LEAVING_S", 0.2)
+    monkeypatch.setattr(jobs, "LEFT_S", 0.2)
+    monkeypatch.setattr(jobs, "grace_s", lambda job: 0)
     create_job(cluster, PYTORCHJOB, manifest(finalizers=["example.org/keep"]))
     delete_job(cluster, PYTORCHJOB, "job")
-    assert "deletionTimestamp" in create_job(cluster, PYTORCHJOB, manifest())["metadata"]
+    with pytest.raises(UserError, match=r"'job' .* was deleted, but it or its pods stay .*: remove them by force"):
+        create_job(cluster, PYTORCHJOB, manifest())
 
 
 def test_a_job_stays_until_its_pods_have_left(fake, cluster, manifest):
@@ -177,3 +180,33 @@ def test_events_whose_pages_grew_old_are_told_as_far_as_they_were_read(fake, clu
     fake.wait(lambda: len(fake.events()) >= 4)
     fake.fail(410, path="continue=")
     assert len(list_events(cluster, {"job", "job-worker-0"})) == 2
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refusal_may_pass_where_the_right_was_there_before(fake, cluster, manifest, status):
+    create_job(cluster, PYTORCHJOB, manifest())
+    fake.fail(status, times=3, path="pytorchjobs/job")
+    assert get_job(cluster, PYTORCHJOB, "job", refused_s=5)["metadata"]["name"] == "job"
+    fake.fail(status, path="pytorchjobs/job")
+    with pytest.raises(ClusterRefused):
+        get_job(cluster, PYTORCHJOB, "job")
+    fake.deny("get", "pytorchjobs")
+    with pytest.raises(ClusterRefused):
+        get_job(cluster, PYTORCHJOB, "job", refused_s=0.3)
+
+
+def test_only_the_job_that_is_meant_is_deleted(fake, cluster, manifest):
+    uid = create_job(cluster, PYTORCHJOB, manifest())["metadata"]["uid"]
+    assert not delete_job(cluster, PYTORCHJOB, "job", uid="another")
+    assert "deletionTimestamp" not in fake.job("job")["metadata"]
+    assert delete_job(cluster, PYTORCHJOB, "job", uid=uid)
+    assert "deletionTimestamp" in fake.job("job")["metadata"], "it waits for its pods"
+
+
+def test_a_list_whose_body_does_not_arrive_whole_is_asked_for_again(fake, cluster):
+    fake.run_pod("pod", lines=[], labels={PYTORCHJOB.pod_label: "job"})
+    fake.fail(200, times=2, path="/pods", body='{"items": [')
+    pods, _ = list_pods(cluster, PYTORCHJOB, "job")
+    assert [pod["metadata"]["name"] for pod in pods] == ["pod"]
+    fake.fail(200, path="/events", body="<html>")
+    assert list_events(cluster, {"nothing"}) == []

@@ -106,3 +106,11 @@ def test_why_a_pod_has_no_machine():
     assert (
         why_waiting({"metadata": {"name": "p"}, "status": {"phase": "Running", "conditions": [condition]}}) is None
     )
+
+
+def test_a_pod_that_its_machine_is_silent_about_has_started():
+    assert phase_of(PYTORCHJOB, job("Running"), pods("Running", "Unknown"), 2) is Phase.RUNNING
+
+
+def test_a_label_that_is_no_number_is_no_place():
+    assert node_rank(PYTORCHJOB, {"metadata": {"labels": {PYTORCHJOB.node_label: "debug"}}}) == 0

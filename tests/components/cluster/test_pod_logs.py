@@ -326,3 +326,31 @@ def test_a_node_in_another_zone(raw, lines):
     assert follower.finish(5)
     assert lines["pod"] == ["a", "b", "c"]
     assert re.search(r"sinceTime=2026-11-30T10%3A00%3A01%2B02%3A00", raw.heads[1])
+
+
+def test_a_line_without_an_end_is_cut_and_what_follows_is_whole(fake, follower, lines):
+    pod = fake.run_pod("pod", lines=["x" * 3 * 2**20, "next"])
+    follower.follow("pod")
+    fake.wait(lambda: len(lines["pod"]) == 2)
+    fake.cut_logs()
+    pod.log("last")
+    pod.end()
+    assert follower.finish(5)
+    first, *rest = lines["pod"]
+    assert set(first) == {"x"} and 2**20 - 100 < len(first) < 2**20 and rest == ["next", "last"]
+
+
+def test_a_new_pod_of_the_same_name_is_read_too(fake, follower, lines):
+    def uid():
+        return fake.pods()[0]["metadata"]["uid"]
+
+    for text in ("first", "second"):
+        pod = fake.run_pod("pod", lines=[text])
+        follower.follow("pod", uid())
+        fake.wait(lambda text=text: text in lines["pod"])
+        pod.end()
+        fake.wait(lambda: not follower._logs["pod"][1].is_alive())
+        follower.follow("pod", uid())
+        fake.delete_pod("pod", grace=0)
+    assert follower.finish(5)
+    assert lines["pod"] == ["first", "second"]

@@ -155,7 +155,7 @@ def test_a_server_that_starts_anew_is_found_again(tmp_path, monkeypatch):
 
 
 def test_a_right_that_is_lost_for_good_is_told(fake, watch, monkeypatch):
-    monkeypatch.setattr(pod_watch, "_REFUSED_S", 0.5)
+    monkeypatch.setattr(pod_watch, "REFUSED_S", 0.5)
     add_pod(fake)
     watch.start()
     fake.wait(lambda: is_watching(fake))
@@ -222,3 +222,31 @@ def test_stop_does_not_wait_for_a_server_that_is_away(tmp_path, monkeypatch):
     watch.stop()
     assert time.monotonic() - begin < 0.5
     assert not [thread for thread in threading.enumerate() if thread.name == "pod-watch"]
+
+
+def test_a_list_that_breaks_off_does_not_end_the_watch(fake, watch):
+    pod = add_pod(fake)
+    watch.start()
+    fake.wait(lambda: is_watching(fake))
+    fake.fail(503, times=1, path="watch=True")
+    fake.fail(200, times=2, path="/pods.labelSelector=[^&]*$", body='{"items": [')
+    fake.cut_streams()
+    pod.end(4)
+    fake.run_pod("foreign", lines=[])
+    fake.compact()
+    fake.wait(lambda: exit_code(watch) == 4)
+
+
+def test_a_watch_that_hears_nothing_can_be_told_to_look(fake, watch, monkeypatch):
+    pod = add_pod(fake)
+    monkeypatch.setattr(watch, "_watch", lambda: watch._stream.ended.wait(20))
+    watch.start()
+    pod.end(3)
+    assert exit_code(watch) is None
+    watch.refresh()
+    assert exit_code(watch) == 3
+    fake.delete_pod("job-worker-0", grace=0)
+    watch.refresh()
+    assert watch.present() == [] and exit_code(watch) == 3
+    fake.fail(503, path="/pods")
+    watch.refresh()

@@ -6,7 +6,7 @@ import time
 import pytest
 import urllib3
 
-from components.cluster.streams import Stream, lines
+from components.cluster.streams import Splitter, Stream, lines
 
 
 def follow(cluster, pod="pod"):
@@ -66,3 +66,11 @@ def test_after_the_end_nothing_is_read(fake, cluster):
 )
 def test_lines_do_not_depend_on_chunks(chunks, expected):
     assert list(lines(iter(chunks))) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+def test_a_stream_is_cut_into_lines_of_a_greatest_length(size):
+    text = b"abcdefgh\n\nij\nklmnopq\nrs"
+    split = Splitter(longest=5)
+    found = [line for start in range(0, len(text), size) for line in split.feed(text[start : start + size])]
+    assert found == [b"abcde", b"", b"ij", b"klmno"] and split.rest == b"rs"

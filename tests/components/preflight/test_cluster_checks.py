@@ -12,6 +12,7 @@ from components.preflight import rendezvous
 from components.preflight.checks import run_checks
 from components.preflight.cluster import cluster_checks
 from components.preflight.nodes import quantity
+from components.preflight.prepare import _use_claim
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.cluster.resources import NODES
 from tests.doubles.models import save_tiny_model
@@ -529,3 +530,21 @@ def test_ranks_of_pods_are_not_those_of_this_machine(cluster, recipe, tmp_path):
     unknown = resolve({**recipe, "cluster": cluster})
     told = {f.subject: f.text for f in run_checks(unknown, tmp_path)}["ranks"]
     assert told == "one per GPU of the train task, on 1 node(s)"
+    none = resolve({**recipe, "cluster": {**cluster, "gpus_per_node": 0}})
+    (ranks,) = [finding for finding in run_checks(none, tmp_path) if finding.subject == "ranks"]
+    assert not ranks.ok and "set parallel.procs_per_node" in ranks.text
+
+
+def test_the_job_mounts_what_the_steps_do():
+    settings = config({"store_claim": None}).cluster
+    _use_claim(settings, "mounted")
+    _use_claim(settings, "")
+    assert settings.store_claim == "mounted"
+    with pytest.raises(
+        UserError, match=r"cluster.store_claim is 'mounted', but the pipeline's steps mount 'other'"
+    ):
+        _use_claim(settings, "other")
+    # The same storage may have another claim elsewhere.
+    settings.namespace = "elsewhere"
+    _use_claim(settings, "other")
+    assert settings.store_claim == "mounted"

@@ -169,6 +169,13 @@ def test_a_parameter_that_is_empty_or_zero_keeps_the_recipes_value(step, write_r
     assert config.registry.tracking_uri is None
 
 
+def test_blanks_that_came_along_with_a_parameter_are_left_out(step, write_recipe):
+    flat = {"registry.model_name": " mine\n", "training.precision": "  "}
+    prepare(step, write_recipe(training={"precision": "fp32"}), "", flat)
+    config = step.folder.config()
+    assert (config.registry.model_name, config.training.precision) == ("mine", "fp32")
+
+
 def test_a_whole_number_that_kubeflow_passes_as_a_float_is_taken(step, write_recipe):
     flat = {"training.global_batch_size": 4.0, "training.max_steps": 5.0, "parallel.procs_per_node": 2.0}
     prepare(step, write_recipe(), "", flat)
@@ -187,6 +194,13 @@ def test_problems_of_overrides_and_parameters_are_told_together(step, write_reci
     found = problems(lambda: prepare(step, write_recipe(), "training.sede=1;model.nme=x", {"training.epochs": -1}))
     assert len(found) == 3
     assert not step.folder.config_file.exists()
+
+
+def test_a_name_that_is_too_long_to_look_for_is_told(step, write_recipe):
+    assert any(
+        "File name too long" in problem
+        for problem in problems(lambda: prepare(step, write_recipe(), "", {"model.name": "a" * 5000}))
+    )
 
 
 def test_a_recipe_that_does_not_exist_is_told(step):

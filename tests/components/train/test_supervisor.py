@@ -1,5 +1,6 @@
 """The train step's supervisor over real torchrun processes of a tiny run."""
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ import psutil
 import pytest
 
 from components.step import Interrupted, StepFailed
+from components.train import supervisor
+from components.train.attempts import verdict_of
 from components.train.job import TrainingJob
 from components.train.launchers import local
 from components.train.launchers.local import LocalLauncher
@@ -21,6 +24,8 @@ from components.train.supervisor import stop_abandoned, supervise
 from training.checkpoint import checkpoints
 from training.errors import UserError
 from training.events import EventWriter, Incident, read_events
+from training.heartbeat import Heartbeat
+from training.node import RankLogs
 from training.run_folder import RunFolder
 
 
@@ -267,3 +272,61 @@ def test_tokens_beyond_the_model_s_vocabulary_are_refused_before_anything_starts
     with pytest.raises(UserError, match="has the token 96, but the model's vocabulary ends at 95"):
         supervise(Step(run.folder))
     assert run.folder.attempts() == []
+
+
+def test_an_error_is_told_even_if_the_job_cannot_be_stopped(make_run, monkeypatch, capsys):
+    def fail(launcher, *arguments):
+        raise KeyError("first")
+
+    def fail_again(launcher):
+        raise RuntimeError("second")
+
+    monkeypatch.setattr(LocalLauncher, "submit", fail)
+    monkeypatch.setattr(LocalLauncher, "stop", fail_again)
+    run = make_run(parallel={"procs_per_node": 1})
+    with pytest.raises(KeyError, match="first"):
+        supervise(Step(run.folder))
+    assert "ended" not in attempt_record(run) and "may still run: second" in capsys.readouterr().out
+
+
+def test_a_lock_of_a_machine_that_is_lost_holds_nobody_up(make_run, monkeypatch):
+    monkeypatch.setattr(supervisor, "_DEAD_S", 0.2)
+    monkeypatch.setattr(supervisor, "_attempt_until_done", lambda *arguments: reached.append(True))
+    reached = []
+    run = make_run()
+    run.folder.attempt(1).mkdir(parents=True)
+    record = {"number": 1, "launcher": "pytorchjob"}
+    with supervisor._lock(run.folder):
+        (run.folder.attempt(1) / "attempt.json").write_text(json.dumps(record))
+        with pytest.raises(UserError, match="by another process"):
+            supervise(Step(run.folder))
+        (run.folder.attempt(1) / "attempt.json").write_text(json.dumps({**record, "namespace": "demo"}))
+        supervise(Step(run.folder))
+        assert reached
+        with Heartbeat(run.folder.launcher_heartbeat, 0.05), pytest.raises(UserError, match="by another process"):
+            supervise(Step(run.folder))
+
+
+def test_a_disk_without_locks_keeps_nobody_from_training(make_run, monkeypatch):
+    def unsupported(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(supervisor.fcntl, "flock", unsupported)
+    with supervisor._lock(make_run().folder) as mine:
+        assert mine
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"job": "pipeline"}', "", "null"])
+def test_a_verdict_that_says_nothing_is_none(make_run, content):
+    folder = make_run().folder
+    (folder.path / "verdict.json").write_text(content)
+    assert verdict_of(folder, "pipeline") is None
+
+
+def test_what_an_earlier_start_of_an_attempt_said_is_forgotten(tmp_path):
+    errors = tmp_path / "errors"
+    errors.mkdir()
+    for rank in (0, 1, 2):
+        (errors / f"rank-{rank}.json").write_text("{}")
+    RankLogs(tmp_path / "logs").reify({0: {"RANK": "1"}, 1: {"RANK": "2"}})
+    assert [path.name for path in errors.iterdir()] == ["rank-0.json"], "the other node's are its own"
