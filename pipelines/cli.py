@@ -13,7 +13,8 @@ if Path(sys.argv[0]).name == "shardline":
 
 import typer
 
-from pipelines import job_commands, kubeflow_commands
+from pipelines.jobs import commands as job_commands
+from pipelines.kubeflow import commands as kubeflow_commands
 from training.errors import EXIT_INVALID, UserError
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from components.evaluate.formats import as_count, as_duration, as_loss, as_tick
-from pipelines.job_model import RunView
+from pipelines.jobs.model import RunView
 from training.history import History
 
 Points = Sequence[tuple[float, float]]

@@ -13,6 +13,7 @@ model/              the exported model
 """
 
 import contextlib
+import os
 import re
 import secrets
 from dataclasses import dataclass
@@ -111,8 +112,14 @@ class RunFolder:
     def identity(self) -> str:
         """A random mark of this folder, made once: runs in other stores may have the same name."""
         path = self.path / "id"
-        with contextlib.suppress(FileExistsError), path.open("x") as file:
-            file.write(secrets.token_hex(8))
+        if not path.is_file():
+            mark = secrets.token_hex(8)
+            own = self.path / f".id-{mark}"
+            own.write_text(mark)
+            # Whole or not there, and the first of two processes wins.
+            with contextlib.suppress(FileExistsError):
+                os.link(own, path)
+            own.unlink()
         return path.read_text()
 
     def save_input(self, name: Literal["model", "dataset"], folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What is put in order when a pipeline has ended."""
 
 from components.step import Step
+from components.train.attempts import forget_verdict
 from components.train.report import newest_report
 from components.train.supervisor import stop_abandoned
 from training.store import Store
@@ -17,6 +18,7 @@ def clean_up(step: Step, state: str) -> str:
         Markdown for people: how the pipeline ended, and why the training failed if it did.
     """
     step.folder.stop_request.unlink(missing_ok=True)
+    forget_verdict(step.folder)
     stopped = stop_abandoned(step.folder)
     swept = Store(step.folder.root).sweep()
     if stopped:

@@ -48,6 +48,11 @@ def save_verdict(folder: RunFolder, job: str, incident: Incident, sentence: str)
         write_atomically(folder.path / "verdict.json", json.dumps(verdict))
 
 
+def forget_verdict(folder: RunFolder) -> None:
+    """At a pipeline's end: when somebody has it go on later, something may have been mended."""
+    (folder.path / "verdict.json").unlink(missing_ok=True)
+
+
 def verdict_of(folder: RunFolder, job: str) -> dict[str, str] | None:
     """The verdict of the same pipeline job: Kubeflow starts a step that failed again, which changes nothing."""
     try:

@@ -8,11 +8,11 @@ import time
 import pytest
 import yaml
 
-from pipelines import client as connection
-from pipelines import submit as submission
-from pipelines.client import connect
-from pipelines.kubeflow_runs import find_run, terminate_run
-from pipelines.submit import find_graph, graph_arguments, submit, upload_graph, version_name
+from pipelines.kubeflow import client as connection
+from pipelines.kubeflow import submit as submission
+from pipelines.kubeflow.client import connect
+from pipelines.kubeflow.runs import find_run, terminate_run
+from pipelines.kubeflow.submit import find_graph, graph_arguments, submit, upload_graph, version_name
 from tests.doubles.kubeflow import FakeKubeflow
 from training.errors import UserError
 from training.run_folder import check_run_name

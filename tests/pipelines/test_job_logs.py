@@ -103,7 +103,7 @@ def test_a_pod_that_does_not_start_is_told_with_why(cluster):
 def test_following_prints_every_line_once_in_spite_of_broken_streams_and_ends_with_the_job(
     cluster, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("pipelines.job_logs._LOOK_S", 0.1)
+    monkeypatch.setattr("pipelines.jobs.logs._LOOK_S", 0.1)
     go = tmp_path / "go"
     count = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo line $i; sleep 0.01; done"
     # The job ends with the first node that succeeds, so both wait for each other.
@@ -148,7 +148,7 @@ def test_following_ends_when_nobody_reads_any_more(cluster):
 
 
 def test_following_ends_when_the_job_is_deleted(cluster, monkeypatch):
-    monkeypatch.setattr("pipelines.job_logs._LOOK_S", 0.1)
+    monkeypatch.setattr("pipelines.jobs.logs._LOOK_S", 0.1)
     name = start_job(cluster, "stopped", UNTIL_STOPPED, nodes=2)
     threading.Timer(0.5, delete_job, (connect(), PYTORCHJOB, name)).start()
     assert logs("stopped", "--follow", "--node", "1")[0] == ["[node 1] begins", "[node 1] saved"]

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.job_render import STORE_CLAIM
+from pipelines.jobs.render import STORE_CLAIM
 from tests.doubles.cluster import FakeCluster
 from training.errors import UserError
 

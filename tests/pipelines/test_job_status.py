@@ -19,8 +19,8 @@ from components.cluster.client import connect
 from components.cluster.jobs import delete_job
 from components.cluster.kinds import PYTORCHJOB
 from pipelines.cli import app
-from pipelines.job_lookup import find_jobs
-from pipelines.job_view import view_run, view_runs, watch_run
+from pipelines.jobs.lookup import find_jobs
+from pipelines.jobs.view import view_run, view_runs, watch_run
 from tests.doubles.cluster import FakeCluster
 from tests.pipelines.training_jobs import UNTIL_STOPPED, end, report_step, start_job
 from training.errors import UserError
@@ -133,7 +133,7 @@ def test_a_run_that_failed_long_ago_is_not_waited_for(cluster, monkeypatch):
     later = SimpleNamespace(
         time=lambda: time.time() + 60, monotonic=time.monotonic, sleep=lambda seconds: pytest.fail("it waits")
     )
-    monkeypatch.setattr("pipelines.job_view.time", later)
+    monkeypatch.setattr("pipelines.jobs.view.time", later)
     (view,) = watch_run(connect(), "old", successor_s=30)
     assert view.succeeded is False
 
@@ -168,7 +168,7 @@ def test_following_ends_with_the_outcome_and_without_a_terminal_writes_a_line_fo
     cluster, tmp_path, monkeypatch, command, code, phase
 ):
     quick = functools.partial(watch_run, interval_s=0.1, successor_s=0)
-    monkeypatch.setattr("pipelines.job_view.watch_run", quick)
+    monkeypatch.setattr("pipelines.jobs.view.watch_run", quick)
     go = tmp_path / "go"
     name = start_job(cluster, "followed", f"while [ ! -e {go} ]; do sleep 0.05; done; {command}")
     report_step(name, 7, time=time.time())

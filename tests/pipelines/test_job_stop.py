@@ -10,9 +10,9 @@ from components.cluster.client import connect
 from components.cluster.jobs import delete_job
 from components.cluster.kinds import PYTORCHJOB
 from pipelines.cli import app
-from pipelines.client import connect as connect_kubeflow
-from pipelines.job_terminal import confirm
-from pipelines.submit import submit
+from pipelines.jobs.terminal import confirm
+from pipelines.kubeflow.client import connect as connect_kubeflow
+from pipelines.kubeflow.submit import submit
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.kubeflow import FakeKubeflow
 from tests.pipelines.training_jobs import UNTIL_STOPPED, end, start_job
@@ -80,7 +80,7 @@ def test_a_job_that_its_queue_holds_back_is_stopped_too(cluster):
 
 
 def test_pods_that_do_not_leave_are_told(cluster, monkeypatch):
-    monkeypatch.setattr("pipelines.job_stop._LEFT_S", -29.0)
+    monkeypatch.setattr("pipelines.jobs.stop._LEFT_S", -29.0)
     name = start_job(cluster, "lost", UNTIL_STOPPED)
     cluster.kill_node("node0")
     lines = stop("lost", "--yes", expect=1)
@@ -95,7 +95,7 @@ def test_nothing_is_stopped_without_a_yes(cluster):
 
 
 def test_the_pipeline_is_ended_first(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.client._Client._LOCAL_KFP_CONTEXT", str(tmp_path / "context.json"))
+    monkeypatch.setattr("pipelines.kubeflow.client._Client._LOCAL_KFP_CONTEXT", str(tmp_path / "context.json"))
     with FakeKubeflow(tmp_path / "kubeflow") as kubeflow:
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text("model: {name: org/model}\ndata: {train: /mnt/shardline/train.jsonl}\n")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from components.train.attempts import close_record, write_record
 from pipelines.cli import app
-from pipelines.job_store import view_stored_run, watch_stored_run
+from pipelines.jobs.store import view_stored_run, watch_stored_run
 from training.errors import UserError
 from training.events import EventWriter, Incident, Span, TrainStep
 from training.run_folder import RunFolder
@@ -180,7 +180,7 @@ def test_the_store_of_the_environment_counts_if_it_has_the_run(folder, monkeypat
 
 def test_looking_at_a_store_loads_no_client_of_a_cluster(folder):
     code = (
-        "import sys; from pipelines.job_store import view_stored_run; from training.run_folder import RunFolder;"
+        "import sys; from pipelines.jobs.store import view_stored_run; from training.run_folder import RunFolder;"
         f"view_stored_run(RunFolder.at({str(folder.path)!r}));"
         "print([m for m in ('kubernetes', 'kfp', 'torch', 'transformers') if m in sys.modules])"
     )

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipelines import submit as submission
 from pipelines.cli import app
+from pipelines.kubeflow import submit as submission
 from tests.doubles.kubeflow import FakeKubeflow
 from tests.pipelines.test_schedule import GRAPH
 from training.errors import UserError

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pipelines.client import connect
-from pipelines.kubeflow_runs import find_run, terminate_run
-from pipelines.submit import submit
+from pipelines.kubeflow.client import connect
+from pipelines.kubeflow.runs import find_run, terminate_run
+from pipelines.kubeflow.submit import submit
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.kubeflow import FakeKubeflow
 from training.events import TrainStep, read_events

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pipelines.job_model import AttemptView, RunView
+from pipelines.jobs.model import AttemptView, RunView
 from pipelines.plots import comparison_figure, progress_figure, training_figure
 from training.events import Evaluation, TrainStep
 from training.history import Attempt, History

@@ -6,14 +6,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pipelines import schedule as schedules
-from pipelines import submit as submission
-from pipelines.client import connect
-from pipelines.cron import parse_cron
-from pipelines.kubeflow_commands import describe_firings
-from pipelines.kubeflow_runs import find_run
-from pipelines.schedule import Schedule, Trigger, delete, list_schedules, parse_every, set_paused, upsert
-from pipelines.schedule_time import to_macros, uses_schedule_time
+from pipelines.kubeflow import schedule as schedules
+from pipelines.kubeflow import submit as submission
+from pipelines.kubeflow.client import connect
+from pipelines.kubeflow.commands import describe_firings
+from pipelines.kubeflow.cron import parse_cron
+from pipelines.kubeflow.runs import find_run
+from pipelines.kubeflow.schedule import Schedule, Trigger, delete, list_schedules, parse_every, set_paused, upsert
+from pipelines.kubeflow.schedule_time import to_macros, uses_schedule_time
 from tests.doubles.kubeflow import FakeKubeflow
 from tests.doubles.kubeflow_macros import cron_error, expand
 from training.errors import UserError

@@ -7,10 +7,10 @@ import pytest
 from components.cluster.client import connect as connect_cluster
 from components.cluster.jobs import delete_job
 from components.cluster.kinds import PYTORCHJOB
-from pipelines import submitted_run
-from pipelines.client import connect
-from pipelines.submit import submit
-from pipelines.submitted_run import outcome_page, watch_submitted
+from pipelines.kubeflow import submitted_run
+from pipelines.kubeflow.client import connect
+from pipelines.kubeflow.submit import submit
+from pipelines.kubeflow.submitted_run import outcome_page, watch_submitted
 from tests.doubles.cluster import FakeCluster
 from tests.doubles.kubeflow import FakeKubeflow
 from tests.pipelines.training_jobs import UNTIL_STOPPED, end, report_step, start_job

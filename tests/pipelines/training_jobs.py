@@ -5,7 +5,7 @@ import json
 from components.cluster.client import connect
 from components.cluster.jobs import annotate_job, create_job
 from components.cluster.kinds import KINDS, PROGRESS, PYTORCHJOB
-from pipelines.job_render import render_manifest
+from pipelines.jobs.render import render_manifest
 from training.config import RunConfig
 
 UNTIL_STOPPED = "trap 'echo saved; exit 143' TERM; echo begins; while :; do sleep 0.05; done"

@@ -60,6 +60,14 @@ def test_the_page_says_why_the_training_failed_and_else_how_the_pipeline_ended(s
     assert page.read_text() == "## a-run: attempt 2 failed\n"
 
 
+def test_a_pipeline_that_is_made_to_go_on_later_may_train_again(store):
+    folder = RunFolder(store.root, "a-run")
+    folder.path.mkdir(parents=True)
+    (folder.path / "verdict.json").write_text("{}")
+    close(store)
+    assert not (folder.path / "verdict.json").exists()
+
+
 def test_a_run_that_preflight_refused_can_be_closed(store):
     close(store)
     assert not RunFolder(store.root, "a-run").config_file.exists()

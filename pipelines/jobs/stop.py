@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from components.cluster.client import Cluster
 from components.cluster.inside import is_inside
 from components.cluster.jobs import delete_job, get_job, list_pods
-from pipelines.job_lookup import FoundJob, find_jobs, grace_s
+from pipelines.jobs.lookup import FoundJob, find_jobs, grace_s
 from training.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.client import Kubeflow
-    from pipelines.kubeflow_runs import KubeflowRun
+    from pipelines.kubeflow.client import Kubeflow
+    from pipelines.kubeflow.runs import KubeflowRun
 
 _LOOK_S = 0.5
 
@@ -72,8 +72,8 @@ def find_stoppable(cluster: Cluster, run: str, host: str = "", namespace: str = 
     named = host or any(map(os.environ.get, ("KF_PIPELINES_ENDPOINT", "KFP_ENDPOINT")))
     if not named and not is_inside():
         return Stoppable(cluster, run, jobs)
-    from pipelines.client import connect
-    from pipelines.kubeflow_runs import find_run
+    from pipelines.kubeflow.client import connect
+    from pipelines.kubeflow.runs import find_run
 
     try:
         kubeflow = connect(host, namespace)
@@ -111,7 +111,7 @@ def stop_all(target: Stoppable, say: Say) -> bool:
     """
     # First, so that it begins no further attempt.
     if target.kubeflow and target.pipeline:
-        from pipelines.kubeflow_runs import terminate_run
+        from pipelines.kubeflow.runs import terminate_run
 
         terminate_run(target.kubeflow, target.run)
         say(f"the run is ended in Kubeflow Pipelines: {target.pipeline.url}")

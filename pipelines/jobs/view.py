@@ -3,7 +3,7 @@
 In a notebook:
 
     from components.cluster.client import connect
-    from pipelines.job_view import watch_run
+    from pipelines.jobs.view import watch_run
     losses = {view.step: view.loss for view in watch_run(connect(), "my-run") if view.step}
 """
 
@@ -20,9 +20,9 @@ from components.cluster.client import Cluster
 from components.cluster.errors import ClusterUnavailable
 from components.cluster.job_state import Phase, true_conditions
 from components.cluster.kinds import PROGRESS
-from pipelines.job_lookup import FoundJob, find_jobs, jobs_of_run
-from pipelines.job_model import AttemptView, RunView
-from pipelines.job_reasons import reasons_of
+from pipelines.jobs.lookup import FoundJob, find_jobs, jobs_of_run
+from pipelines.jobs.model import AttemptView, RunView
+from pipelines.jobs.reasons import reasons_of
 
 __all__ = ["AttemptView", "RunView", "view_run", "view_runs", "watch_run"]
 

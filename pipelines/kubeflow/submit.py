@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import kfp_server_api
 import yaml
 
-from pipelines.client import Conflict, Kubeflow, named
 from pipelines.compiler import COMPILED, with_image
 from pipelines.finetune import STORE_MOUNT
-from pipelines.schedule_time import uses_schedule_time
+from pipelines.kubeflow.client import Conflict, Kubeflow, named
+from pipelines.kubeflow.schedule_time import uses_schedule_time
 from training.credentials import shown
 from training.errors import UserError
 from training.hub import is_hub_id

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from pipelines.client import Kubeflow, Missing, named
-from pipelines.submit import PIPELINE, run_url
+from pipelines.kubeflow.client import Kubeflow, Missing, named
+from pipelines.kubeflow.submit import PIPELINE, run_url
 from training.errors import UserError
 from training.run_folder import run_name_from_job
 

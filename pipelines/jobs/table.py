@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.job_model import AttemptView, RunView
-from pipelines.job_times import show_age, show_duration
+from pipelines.jobs.model import AttemptView, RunView
+from pipelines.jobs.times import show_age, show_duration
 
 _STYLES = {
     "running": "green",

@@ -8,8 +8,8 @@ from typing import Any
 from components.cluster.job_state import Phase
 from components.train.attempts import read_record
 from components.train.report import NAME as REPORT
-from pipelines.job_local import graph_of
-from pipelines.job_model import AttemptView, RunView
+from pipelines.jobs.local import graph_of
+from pipelines.jobs.model import AttemptView, RunView
 from pipelines.progress import STEPS
 from training.errors import UserError
 from training.events import EventReader, Incident, Span, TrainStep

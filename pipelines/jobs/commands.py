@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.job_terminal import cluster_errors, confirm, connect, folder_in, folder_of_environment, say, write
+from pipelines.jobs.terminal import cluster_errors, confirm, connect, folder_in, folder_of_environment, say, write
 from training.errors import EXIT_FAILED, UserError
 from training.run_folder import RunFolder, check_run_name, run_name_from_job
 
@@ -64,7 +64,7 @@ def render(
 
         shardline render my-recipe.yaml --kind trainjob --output job.yaml
     """
-    from pipelines.job_render import render_manifest, write_manifest
+    from pipelines.jobs.render import render_manifest, write_manifest
     from training.resolve import find_recipe, read_recipe, resolve
 
     config = resolve(read_recipe(find_recipe(recipe)), overrides or [])
@@ -101,7 +101,7 @@ def status(
         check_run_name(run)
     elif follow:
         raise UserError("no run is named: put its name before --follow, as in `shardline status my-run --follow`")
-    from pipelines.job_status import follow_run, show_run, show_runs
+    from pipelines.jobs.status import follow_run, show_run, show_runs
 
     with cluster_errors():
         if not run:
@@ -142,7 +142,7 @@ def logs(
     check_run_name(run)
     if follow and tail is not None:
         raise UserError("--tail and --follow do not go together: give one of them")
-    from pipelines.job_logs import choose_attempt, follow_logs, print_logs
+    from pipelines.jobs.logs import choose_attempt, follow_logs, print_logs
 
     with cluster_errors():
         cluster = connect(run, namespace)
@@ -197,7 +197,7 @@ def stop(
 
 
 def _stop_in_cluster(run: str, namespace: str, host: str, *, yes: bool) -> None:
-    from pipelines.job_stop import find_stoppable, stop_all, what_goes_on
+    from pipelines.jobs.stop import find_stoppable, stop_all, what_goes_on
 
     with cluster_errors():
         target = find_stoppable(connect(run, namespace), run, host, namespace)
@@ -223,7 +223,7 @@ def _folder_to_stop(run: str, store: Path | None) -> RunFolder | None:
     """The folder of a run to be stopped on this machine; None: look in the cluster."""
     if store is not None:
         return folder_in(store, run)
-    from pipelines.job_local import graph_of
+    from pipelines.jobs.local import graph_of
 
     folder = folder_of_environment(run)
     return folder if folder is not None and graph_of(folder) else None
@@ -231,7 +231,7 @@ def _folder_to_stop(run: str, store: Path | None) -> RunFolder | None:
 
 def _stop_here(folder: RunFolder, *, yes: bool) -> None:
     from components.train.attempts import records
-    from pipelines.job_local import graph_of, stop_here
+    from pipelines.jobs.local import graph_of, stop_here
 
     if graph_of(folder) is not None:
         confirm(f"Stop the run {folder.run} on this machine? Its running step saves first.", yes=yes)

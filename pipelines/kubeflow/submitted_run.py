@@ -9,11 +9,11 @@ from components.cluster.client import Cluster
 from components.cluster.errors import ClusterUnavailable
 from components.cluster.job_state import Phase
 from components.train.report import newest_report
-from pipelines.client import Kubeflow
-from pipelines.job_lookup import find_jobs
-from pipelines.job_model import AttemptView, RunView
-from pipelines.job_view import view_run
-from pipelines.kubeflow_runs import KubeflowRun, find_run
+from pipelines.jobs.lookup import find_jobs
+from pipelines.jobs.model import AttemptView, RunView
+from pipelines.jobs.view import view_run
+from pipelines.kubeflow.client import Kubeflow
+from pipelines.kubeflow.runs import KubeflowRun, find_run
 from pipelines.progress import STEPS
 from training.errors import UserError
 from training.run_folder import RunFolder

@@ -7,9 +7,9 @@ from pathlib import Path
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from pipelines.job_model import RunView
-from pipelines.job_table import TABLE_WIDTH, change_lines, run_table, runs_as_lines, runs_table
-from pipelines.job_terminal import connect, folder_in, folder_of_environment
+from pipelines.jobs.model import RunView
+from pipelines.jobs.table import TABLE_WIDTH, change_lines, run_table, runs_as_lines, runs_table
+from pipelines.jobs.terminal import connect, folder_in, folder_of_environment
 from training.run_folder import RunFolder
 
 _WIDE = 300
@@ -23,11 +23,11 @@ def show_runs(namespace: str, store: Path | None) -> None:
         ClusterUnavailable: It does not answer.
     """
     if store is not None:
-        from pipelines.job_store import view_stored_runs
+        from pipelines.jobs.store import view_stored_runs
 
         views, where = view_stored_runs(store.expanduser().absolute()), f"the store {store}"
     else:
-        from pipelines.job_view import view_runs
+        from pipelines.jobs.view import view_runs
 
         cluster = connect("", namespace)
         views, where = view_runs(cluster), f"the namespace '{cluster.namespace}' ({cluster.where})"
@@ -47,11 +47,11 @@ def show_run(run: str, namespace: str, store: Path | None) -> None:
         ClusterUnavailable: The cluster does not answer.
     """
     if folder := _stored(run, store):
-        from pipelines.job_store import view_stored_run
+        from pipelines.jobs.store import view_stored_run
 
         view = view_stored_run(folder)
     else:
-        from pipelines.job_view import view_run
+        from pipelines.jobs.view import view_run
 
         view = view_run(connect(run, namespace), run)
     console = _console()
@@ -67,11 +67,11 @@ def follow_run(run: str, namespace: str, store: Path | None) -> bool:
     """
     views: Iterator[RunView]
     if folder := _stored(run, store):
-        from pipelines.job_store import watch_stored_run
+        from pipelines.jobs.store import watch_stored_run
 
         views = watch_stored_run(folder)
     else:
-        from pipelines.job_view import watch_run
+        from pipelines.jobs.view import watch_run
 
         views = watch_run(connect(run, namespace), run)
     console = _console()

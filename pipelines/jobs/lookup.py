@@ -11,7 +11,7 @@ from components.cluster.job_state import Phase, phase_of
 from components.cluster.jobs import list_jobs
 from components.cluster.kinds import ATTEMPT_LABEL, KINDS, PYTORCHJOB, RUN_LABEL, JobKind
 from components.cluster.probe import is_installed
-from pipelines.job_names import suggest
+from pipelines.jobs.names import suggest
 from training.errors import UserError
 
 

@@ -62,8 +62,8 @@ def folder_in(store: Path, run: str) -> RunFolder:
     Raises:
         UserError: It is not there; the message names the runs that are.
     """
-    from pipelines.job_names import suggest
-    from pipelines.job_store import stored_runs
+    from pipelines.jobs.names import suggest
+    from pipelines.jobs.store import stored_runs
 
     folder = RunFolder(store, run)
     if not folder.events.is_dir():

@@ -7,7 +7,7 @@ from components.cluster.errors import ClusterRefused, ClusterUnavailable
 from components.cluster.job_state import Phase, pod_end, true_conditions, why_waiting
 from components.cluster.jobs import list_events
 from components.train.evidence import describe_ending, event_lines
-from pipelines.job_lookup import FoundJob
+from pipelines.jobs.lookup import FoundJob
 
 _MOST = 6
 

@@ -10,7 +10,7 @@ import typer
 from training.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.schedule import Trigger
+    from pipelines.kubeflow.schedule import Trigger
 
 _FIRINGS = 3
 
@@ -91,8 +91,8 @@ def submit(
 
         KFP_TOKEN=… shardline submit big.yaml --host https://kubeflow.example.com/pipeline --namespace my-team
     """
-    from pipelines import submit as submission
-    from pipelines.client import connect
+    from pipelines.kubeflow import submit as submission
+    from pipelines.kubeflow.client import connect
 
     changes = overrides or []
     parameters = _parameters(claim, secret)
@@ -181,8 +181,8 @@ def schedule(
 
         shardline schedule
     """
-    from pipelines.schedule import check_schedule_name
-    from pipelines.submit import check_object_name
+    from pipelines.kubeflow.schedule import check_schedule_name
+    from pipelines.kubeflow.submit import check_object_name
 
     actions = [flag for flag, given in (("--pause", pause), ("--resume", resume), ("--delete", delete)) if given]
     if len(actions) > 1:
@@ -207,9 +207,9 @@ def schedule(
     trigger = _trigger(cron, every)
     parameters = {**_parameters(claim, secret), "skip_unchanged": not always}
     arguments = _scheduled_arguments(recipe, overrides or [], parameters, latest)
-    from pipelines import submit as submission
-    from pipelines.client import connect
-    from pipelines.schedule import Schedule, upsert
+    from pipelines.kubeflow import submit as submission
+    from pipelines.kubeflow.client import connect
+    from pipelines.kubeflow.schedule import Schedule, upsert
 
     kubeflow = connect(host, namespace)
     graph = submission.find_graph(kubeflow, version) if version else submission.upload_graph(kubeflow, image)
@@ -264,8 +264,8 @@ def _scheduled_arguments(
     recipe: str, overrides: list[str], parameters: dict[str, Any], latest: bool
 ) -> dict[str, Any]:
     """The graph's parameters, with the time of the firing as the server's macro."""
-    from pipelines.schedule_time import to_macros, uses_schedule_time
-    from pipelines.submit import graph_arguments
+    from pipelines.kubeflow.schedule_time import to_macros, uses_schedule_time
+    from pipelines.kubeflow.submit import graph_arguments
 
     arguments = graph_arguments(recipe, overrides, parameters)
     texts = {key: value for key, value in arguments.items() if isinstance(value, str)}
@@ -278,9 +278,9 @@ def _scheduled_arguments(
 
 
 def _list(host: str, namespace: str, zone: ZoneInfo) -> None:
-    from pipelines.client import connect
-    from pipelines.schedule import list_schedules
-    from pipelines.submit import find_pipeline
+    from pipelines.kubeflow.client import connect
+    from pipelines.kubeflow.schedule import list_schedules
+    from pipelines.kubeflow.submit import find_pipeline
 
     kubeflow = connect(host, namespace)
     pipeline = find_pipeline(kubeflow)
@@ -299,8 +299,8 @@ def _list(host: str, namespace: str, zone: ZoneInfo) -> None:
 
 
 def _switch(host: str, namespace: str, name: str, action: str) -> None:
-    from pipelines import schedule as schedules
-    from pipelines.client import connect
+    from pipelines.kubeflow import schedule as schedules
+    from pipelines.kubeflow.client import connect
 
     kubeflow = connect(host, namespace)
     if action == "--delete":
@@ -321,8 +321,8 @@ def _say_left(left: int) -> None:
 
 
 def _trigger(cron: str, every: str) -> "Trigger":
-    from pipelines.cron import parse_cron
-    from pipelines.schedule import Trigger, parse_every
+    from pipelines.kubeflow.cron import parse_cron
+    from pipelines.kubeflow.schedule import Trigger, parse_every
 
     if bool(cron) == bool(every):
         raise UserError('say when to run, with either --cron "30 2 * * *" or --every 6h')

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import kfp_server_api
 
-from pipelines.client import Kubeflow, Missing, named
-from pipelines.cron import Cron, parse_cron
-from pipelines.kubeflow_runs import ENDED, newest_runs
+from pipelines.kubeflow.client import Kubeflow, Missing, named
+from pipelines.kubeflow.cron import Cron, parse_cron
+from pipelines.kubeflow.runs import ENDED, newest_runs
 from training.credentials import shown
 from training.errors import UserError
 

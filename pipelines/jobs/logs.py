@@ -15,7 +15,7 @@ from components.cluster.log_lines import LogLines, with_rank
 from components.cluster.logs import LogFollower
 from components.cluster.pod_watch import PodWatch
 from components.cluster.streams import lines
-from pipelines.job_lookup import FoundJob, grace_s, jobs_of_run
+from pipelines.jobs.lookup import FoundJob, grace_s, jobs_of_run
 from training.errors import UserError
 
 _LOOK_S = 2.0

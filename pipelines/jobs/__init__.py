@@ -1,0 +1,1 @@
+"""Jobs as people see and handle them: `shardline render`, `status`, `logs` and `stop`."""

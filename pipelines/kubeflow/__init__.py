@@ -1,0 +1,1 @@
+"""Kubeflow Pipelines: connection, runs and schedules; `shardline submit` and `schedule`."""
