@@ -1,5 +1,6 @@
 """Checks of the cluster that a job will run in, all with reads that take milliseconds."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -142,6 +143,8 @@ def _claim(cluster: Cluster, settings: ClusterConfig) -> Finding:
     if claim is None:
         return Finding("claim", True, f"'{name}', which this account may not look at")
     modes = claim.spec.access_modes or []
+    if "ReadWriteOnce" in modes and _has_one_node(cluster):
+        return Finding("claim", True, f"'{name}', ReadWriteOnce, which is enough on the cluster's only node")
     if "ReadWriteMany" not in modes:
         raise UserError(
             f"{what} is {', '.join(modes)}, so only one machine can use it at a time: the store needs a claim "
@@ -150,6 +153,19 @@ def _claim(cluster: Cluster, settings: ClusterConfig) -> Finding:
     if claim.status.phase == "Lost":
         raise UserError(f"{what} has lost its volume: restore it, or set store_claim to another")
     return Finding("claim", True, f"'{name}', ReadWriteMany, {claim.status.phase or 'Pending'}")
+
+
+def _has_one_node(cluster: Cluster) -> bool:
+    """Whether all pods share a machine, and with it a volume that is mounted once per machine."""
+    try:
+        answer = patiently(
+            "list the cluster's nodes",
+            lambda: cluster.core.list_node(limit=2, _preload_content=False, _request_timeout=TIMEOUT_S),
+            _PATIENCE_S,
+        )
+    except ClusterRefused:
+        return False
+    return len(json.loads(answer.data)["items"]) == 1
 
 
 def _secrets(cluster: Cluster, settings: ClusterConfig) -> Finding:

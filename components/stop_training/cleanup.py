@@ -2,8 +2,9 @@
 
 from components.step import Step
 from components.train.attempts import forget_verdict
-from components.train.report import newest_report
+from components.train.report import fenced, newest_report
 from components.train.supervisor import stop_abandoned
+from training.events import Span, read_events
 from training.store import Store
 
 
@@ -26,4 +27,17 @@ def clean_up(step: Step, state: str) -> str:
     if swept:
         step.note(f"removed {len(swept)} unfinished folder(s) from the store")
     step.detail = f"the pipeline ended: {state}"
-    return newest_report(step.folder) or f"## {step.run}\n\nThe pipeline ended: {state}.\n"
+    return newest_report(step.folder) or _page(step, state)
+
+
+def _page(step: Step, state: str) -> str:
+    """How the pipeline ended, and the words of the step that failed last."""
+    page = f"## {step.run}\n\nThe pipeline ended: {state}.\n"
+    spans = [event for event in read_events(step.folder.events) if isinstance(event, Span)]
+    # Of a run that was started several times, only the last start counts.
+    latest = {span.name: span for span in spans if span.source == span.name}
+    failed = [span for span in latest.values() if span.phase == "end" and not span.ok]
+    if state == "SUCCEEDED" or not failed:
+        return page
+    last = max(failed, key=lambda span: span.time)
+    return f"{page}\n`{last.name}` failed:\n\n{fenced(last.detail)}\n"

@@ -36,15 +36,19 @@ def failure_page(folder: RunFolder, incident: Incident, decision: Decision) -> s
     where = f" in the pod `{incident.node}`" if incident.node else ""
     code = "" if incident.exit_code is None else f" (exit code {incident.exit_code})"
     meaning = _MEANINGS.get(incident.what, incident.what)
-    # More ticks than any run of them inside, so that the words cannot close the block.
-    fence = "`" * max(3, _longest_ticks(incident.evidence) + 1)
     return (
         f"## {folder.run}: attempt {incident.attempt} failed\n\n"
         f"**{incident.what}**{code}{who}{where}: {meaning}.\n\n"
         f"{'Next' if decision.retry else 'It ends here'}: {decision.reason}.\n\n"
-        f"{fence}text\n{incident.evidence.strip() or '(no words were left)'}\n{fence}\n\n"
+        f"{fenced(incident.evidence)}\n\n"
         f"Logs of every rank and pod: `{folder.attempt(incident.attempt)}`\n"
     )
+
+
+def fenced(words: str) -> str:
+    """The words as a block of text, which they cannot close."""
+    fence = "`" * max(3, _longest_ticks(words) + 1)
+    return f"{fence}text\n{words.strip() or '(no words were left)'}\n{fence}"
 
 
 def newest_report(folder: RunFolder) -> str | None:

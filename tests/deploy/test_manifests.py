@@ -8,6 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from components.image import STEPS_IMAGE
 from tests.deploy import policies
 from tests.deploy.manifests import (
     ROOT,
@@ -43,6 +44,25 @@ def test_all_objects_keep_to_their_schemas(version):
     assert len(items) > 50
     for item in items.values():
         validate(item, version)
+
+
+def test_the_pod_that_copies_data_is_valid_and_restricted():
+    (pod,) = yaml.safe_load_all((ROOT / "copy-data.yaml").read_text())
+    for version in KUBERNETES_VERSIONS:
+        validate(pod, version)
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == STEPS_IMAGE
+    # As a workload, which is what the policies look at.
+    labels = {"app": "copy-data"}
+    template = {"metadata": {"labels": labels}, "spec": {**pod["spec"], "restartPolicy": "Always"}}
+    workload = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "copy-data", "namespace": "a"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+    for policy in (policies.restricted_pods, policies.pinned_images, policies.bounded):
+        assert list(policy([workload])) == [], policy.__name__
 
 
 @pytest.mark.parametrize("folder", kustomizations("Component"))

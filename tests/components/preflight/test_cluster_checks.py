@@ -144,10 +144,22 @@ def test_a_claim_that_does_not_exist_is_told_with_what_to_do(cluster):
 
 @pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteOncePod", "ReadOnlyMany"])
 def test_a_claim_for_one_machine_is_refused(own_cluster, mode):
+    own_cluster.add_node("another")
     own_cluster.add_claim("narrow", modes=(mode,))
     told = problem("claim", {"store_claim": "narrow"})
     assert f"the claim 'narrow' in the namespace 'demo' is {mode}" in told
     assert "ReadWriteMany" in told
+
+
+def test_a_claim_for_one_machine_will_do_where_there_is_one(own_cluster):
+    own_cluster.add_claim("narrow", modes=("ReadWriteOnce",))
+    own_cluster.add_claim("pod", modes=("ReadWriteOncePod",))
+    assert found("claim", {"store_claim": "narrow"}) == (
+        "'narrow', ReadWriteOnce, which is enough on the cluster's only node"
+    )
+    assert "is ReadWriteOncePod" in problem("claim", {"store_claim": "pod"}), "the steps are other pods"
+    own_cluster.deny("list", "nodes")
+    assert "ReadWriteMany" in problem("claim", {"store_claim": "narrow"}), "it cannot be known"
 
 
 def test_a_claim_that_lost_its_volume_is_refused(own_cluster):

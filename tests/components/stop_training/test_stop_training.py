@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from components.step import Step
 from components.stop_training.component import stop_training
+from training.errors import UserError
 from training.events import Note, Span, read_events
 from training.run_folder import RunFolder
 from training.store import Store
@@ -58,6 +60,20 @@ def test_the_page_says_why_the_training_failed_and_else_how_the_pipeline_ended(s
     (attempt / "report.md").write_text("## a-run: attempt 2 failed\n")
     close(store)
     assert page.read_text() == "## a-run: attempt 2 failed\n"
+
+
+def test_the_page_has_the_words_of_a_step_that_failed_before_the_training(store):
+    folder = RunFolder(store.root, "a-run")
+    with pytest.raises(SystemExit), Step("preflight", str(store.root), "a-run"):
+        raise UserError("the claim `x` is ReadWriteOnce")
+    close(store)
+    page = (store.root / "report.md").read_text()
+    assert "`preflight` failed:" in page and "the claim `x` is ReadWriteOnce" in page
+    with Step("preflight", str(store.root), "a-run"):
+        pass
+    close(store)
+    assert "preflight" not in (store.root / "report.md").read_text(), "it was mended since"
+    assert folder.events.is_dir()
 
 
 def test_a_pipeline_that_is_made_to_go_on_later_may_train_again(store):
