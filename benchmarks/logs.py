@@ -6,7 +6,7 @@ parts that follow a job's logs in a cluster, which write to a file here.
 
 import json
 import os
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -101,8 +101,13 @@ def _follow(folder: Path, begin: IO[str], num_lines: int) -> dict[str, float]:
         watch.stop()
         lines.close()
     assert complete, "the logs were not read to their end"
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"cpu": share, "mib": peak, "wrong": wrong(folder / "pods", list(ranks), num_lines)}
+    return {"cpu": share, "mib": peak_resident_mib(), "wrong": wrong(folder / "pods", list(ranks), num_lines)}
+
+
+def peak_resident_mib() -> float:
+    """Of this process; getrusage would count what its parent had when it started this one."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
 
 def wrong(folder: Path, pods: list[str], num_lines: int) -> int:

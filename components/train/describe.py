@@ -143,9 +143,14 @@ def ranks_per_node(config: RunConfig, task: TaskSettings | None = None) -> int:
         gpus = int((task.resources.get("limits") or {}).get(config.cluster.gpu_resource, 0)) or None
     ranks = config.parallel.procs_per_node or gpus
     if not ranks:
+        what = (
+            "processes that train on the CPUs of a node"
+            if gpus == 0
+            else "GPUs of a node; to train on CPUs set cluster.gpus_per_node=0 too"
+        )
         raise UserError(
             "how many ranks each pod has is not known: set parallel.procs_per_node (in the UI: procs_per_node) to "
-            "the number of GPUs of a node; to train on CPUs set cluster.gpus_per_node=0 too"
+            f"the number of {what}"
         )
     return ranks
 

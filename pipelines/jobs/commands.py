@@ -19,6 +19,15 @@ NamespaceOption = Annotated[
         show_default=False,
     ),
 ]
+HostOption = Annotated[
+    str,
+    typer.Option(
+        help="Address of Kubeflow Pipelines, where the run was submitted to it.",
+        envvar="KF_PIPELINES_ENDPOINT",
+        show_envvar=True,
+        show_default=False,
+    ),
+]
 StoreOption = Annotated[
     Path | None,
     typer.Option(
@@ -83,9 +92,11 @@ def status(
         bool, typer.Option("--follow", "-f", help="Go on until the run's newest attempt has ended.")
     ] = False,
     store: StoreOption = None,
+    host: HostOption = "",
 ) -> None:
     """Show how far runs are, what they wait for, and why they failed.
 
+    Of a run that has no job yet, or ended before it had one, Kubeflow Pipelines is asked if its address is known.
     With --follow the exit code tells how it ended: 0 for success, 1 for anything else. Loss and speed are those of
     the newest step; in a cluster they are told every ten seconds.
 
@@ -107,8 +118,8 @@ def status(
         if not run:
             show_runs(namespace, store)
         elif not follow:
-            show_run(run, namespace, store)
-        elif not follow_run(run, namespace, store):
+            show_run(run, namespace, store, host)
+        elif not follow_run(run, namespace, store, host):
             raise typer.Exit(EXIT_FAILED)
 
 
@@ -125,11 +136,13 @@ def logs(
         int | None, typer.Option(min=0, help="Only so many last lines of each pod.", show_default=False)
     ] = None,
     namespace: NamespaceOption = "",
+    host: HostOption = "",
 ) -> None:
     """Print what the pods of a run's job write, each line with its rank.
 
     Pod after pod, node 0 first; with --follow as it comes, however often the connection breaks. The step train
-    keeps a copy of each pod's log in the store, for when the pods are gone.
+    keeps a copy of each pod's log in the store, for when the pods are gone. Where the run is before it has a job
+    is told beside the output, if the address of Kubeflow Pipelines is known; with --follow its job is waited for.
 
     Examples:
 
@@ -143,9 +156,12 @@ def logs(
     if follow and tail is not None:
         raise UserError("--tail and --follow do not go together: give one of them")
     from pipelines.jobs.logs import choose_attempt, follow_logs, print_logs
+    from pipelines.jobs.submitted import await_job
 
     with cluster_errors():
-        cluster = connect(run, namespace)
+        cluster = connect(run, namespace, f"the run is on this machine, with its logs in {{store}}/runs/{run}")
+        if known := await_job(cluster, run, host, namespace, say, wait=follow):
+            raise typer.Exit(EXIT_FAILED if known.succeeded is False else 0)
         job = choose_attempt(cluster, run, attempt)
         if follow:
             follow_logs(cluster, job, write, say, node=node)
@@ -156,15 +172,7 @@ def logs(
 def stop(
     run: RunArgument,
     namespace: NamespaceOption = "",
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Address of Kubeflow Pipelines, where the run was submitted to it.",
-            envvar="KF_PIPELINES_ENDPOINT",
-            show_envvar=True,
-            show_default=False,
-        ),
-    ] = "",
+    host: HostOption = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     store: Annotated[
         Path | None,

@@ -68,6 +68,9 @@ class RunView:
         where: The namespace or the store that it was found in, for people.
         attempts: In their order.
         stage: The step of the graph that runs, where that is known.
+        ended_at: The step of the graph that the run did not get past, where that is known.
+        stopped: Whether it was stopped there, and did not fail.
+        reasons: What is said of the run beside its attempts: how Kubeflow knows it, why a step failed.
         ended: Whether nothing more comes of the run, as far as can be seen here.
         succeeded: Whether it ended well; None before its end.
     """
@@ -76,6 +79,9 @@ class RunView:
     where: str
     attempts: tuple[AttemptView, ...]
     stage: str = ""
+    ended_at: str = ""
+    stopped: bool = False
+    reasons: tuple[str, ...] = ()
     ended: bool = False
     succeeded: bool | None = None
 

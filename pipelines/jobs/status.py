@@ -39,8 +39,8 @@ def show_runs(namespace: str, store: Path | None) -> None:
         print(f"There are no runs in {where}.")
 
 
-def show_run(run: str, namespace: str, store: Path | None) -> None:
-    """Print a run's attempts as they are now.
+def show_run(run: str, namespace: str, store: Path | None, host: str = "") -> None:
+    """Print a run's attempts as they are now; before the first, what Kubeflow Pipelines knows of the run.
 
     Raises:
         UserError: There is no such run; the message names those that there are.
@@ -51,15 +51,15 @@ def show_run(run: str, namespace: str, store: Path | None) -> None:
 
         view = view_stored_run(folder)
     else:
-        from pipelines.jobs.view import view_run
+        from pipelines.jobs.submitted import view_known_run
 
-        view = view_run(connect(run, namespace), run)
+        view = view_known_run(connect(run, namespace), run, host, namespace)
     console = _console()
     console.print(_shown(view, console))
 
 
-def follow_run(run: str, namespace: str, store: Path | None) -> bool:
-    """Show a run's attempts until the newest has ended; returns whether it succeeded.
+def follow_run(run: str, namespace: str, store: Path | None, host: str = "") -> bool:
+    """Show a run until its newest attempt has ended, or it has ended before one; returns whether it succeeded.
 
     Raises:
         UserError: There is no such run; the message names those that there are.
@@ -71,9 +71,9 @@ def follow_run(run: str, namespace: str, store: Path | None) -> bool:
 
         views = watch_stored_run(folder)
     else:
-        from pipelines.jobs.view import watch_run
+        from pipelines.jobs.submitted import watch_known_run
 
-        views = watch_run(connect(run, namespace), run)
+        views = watch_known_run(connect(run, namespace), run, host, namespace)
     console = _console()
     last = _follow_live(console, views) if console.is_terminal else _follow_lines(views)
     return bool(last.succeeded)

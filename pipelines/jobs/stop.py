@@ -1,6 +1,5 @@
 """Stops a run in a cluster: its pipeline, then its jobs, whose pods save first."""
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from components.cluster.client import Cluster
 from components.cluster.inside import is_inside
 from components.cluster.jobs import delete_job, get_job, list_pods
 from pipelines.jobs.lookup import FoundJob, find_jobs, grace_s
+from pipelines.jobs.submitted import is_named
 from training.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def find_stoppable(cluster: Cluster, run: str, host: str = "", namespace: str = 
         ClusterUnavailable: It does not answer.
     """
     jobs = _unfinished(cluster, run)
-    named = host or any(map(os.environ.get, ("KF_PIPELINES_ENDPOINT", "KFP_ENDPOINT")))
+    named = is_named(host)
     if not named and not is_inside():
         return Stoppable(cluster, run, jobs)
     from pipelines.kubeflow.client import connect

@@ -20,6 +20,9 @@ _KINDS = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
 _SILENT_S = 120.0
 """A launcher without a heartbeat for so long is dead; it beats every few seconds."""
 
+_INTERRUPTED = "interrupted;"
+"""What a step that was stopped begins to say of its end."""
+
 _WORDS = 3
 """Last lines of a failed rank that are shown; the report has them all."""
 
@@ -85,11 +88,15 @@ class _StoredRun:
             self._take(event)
         attempts = tuple(self._attempt(number, lives) for number in self._folder.attempts())
         ended = not runs_here and (not attempts or attempts[-1].has_ended)
+        failed = self._failed() if ended else None
         return RunView(
             self._folder.run,
             f"store {self._folder.root}",
             attempts,
             stage=self._stage() if lives else "",
+            ended_at="" if failed is None else failed.name,
+            stopped=failed is not None and failed.detail.startswith(_INTERRUPTED),
+            reasons=() if failed is None else tuple(filter(str.strip, failed.detail.splitlines())),
             ended=ended,
             succeeded=self._succeeded(attempts) if ended else None,
         )
@@ -106,6 +113,17 @@ class _StoredRun:
     def _stage(self) -> str:
         newest = next(reversed(self._spans.values()), None)
         return newest.name if newest is not None and newest.phase == "start" else ""
+
+    def _failed(self) -> Span | None:
+        """The end of the step that the run did not get past; None if there is none since it last began."""
+        first: Span | None = None
+        for span in reversed(self._spans.values()):
+            # The first: steps beside and after one that failed are interrupted, or fail because it did.
+            if span.phase == "end" and not span.ok:
+                first = span
+            if span.name == "preflight":
+                break
+        return first
 
     def _succeeded(self, attempts: tuple[AttemptView, ...]) -> bool:
         failed = any(span.phase == "end" and not span.ok for span in self._spans.values())

@@ -36,25 +36,26 @@ def runs_table(views: Sequence[RunView], now: float) -> RenderableType:
         for attempt in reversed(view.attempts):
             number, nodes = str(attempt.number), str(attempt.num_nodes)
             table.add_row(Text(view.run), number, _phase(attempt), nodes, *_progress(attempt, now))
-        if not view.attempts:
-            table.add_row(Text(view.run), "-", Text(view.stage or "-"), "-", *["-"] * len(_PROGRESS))
+        # How training ended is in the attempt's row.
+        if not view.attempts or view.ended_at not in ("", "train"):
+            table.add_row(Text(view.run), "-", _step(view), "-", *["-"] * len(_PROGRESS))
     return table
 
 
 def run_table(view: RunView, now: float) -> RenderableType:
-    """A run's attempts, and below them what they wait for or why they failed.
+    """A run's attempts, and below them what it and they wait for or why they failed.
 
     Args:
         view: The run.
         now: The time, in seconds since the epoch.
     """
-    stage = f", at the step {view.stage}" if view.stage else ""
+    stage = f", {_at(view)}" if _at(view) else ""
     title = Text.assemble((view.run, "bold"), f" in the {view.where}{stage}")
     table = _table("attempt", "phase", "pods", *_PROGRESS)
     for attempt in view.attempts:
         table.add_row(str(attempt.number), _phase(attempt), _pods(attempt), *_progress(attempt, now))
     reasons = [Text(f"attempt {a.number}: {reason}", style="dim") for a in view.attempts for reason in a.reasons]
-    return Group(title, *([table] if view.attempts else []), *reasons)
+    return Group(title, *([table] if view.attempts else []), *map(Text, view.reasons), *reasons)
 
 
 def runs_as_lines(views: Sequence[RunView], now: float) -> RenderableType:
@@ -72,8 +73,9 @@ def change_lines(before: RunView | None, view: RunView, now: float) -> list[str]
     """Lines that tell what is new in a run since the view before."""
     lines = []
     old = {attempt.number: attempt for attempt in before.attempts} if before else {}
-    if view.stage and (before is None or view.stage != before.stage):
-        lines.append(f"{view.run}: at the step {view.stage}")
+    if _at(view) and (before is None or _at(view) != _at(before)):
+        lines.append(f"{view.run}: {_at(view)}")
+    lines += [f"{view.run}: {reason}" for reason in view.reasons if before is None or reason not in before.reasons]
     for attempt in view.attempts:
         seen = old.get(attempt.number)
         if (told := _line(attempt, now)) and (seen is None or _told(attempt) != _told(seen)):
@@ -110,6 +112,22 @@ def _line(attempt: AttemptView, now: float) -> str:
         if (eta := attempt.eta_s(now)) is not None:
             parts.append(f"{show_duration(eta)} left")
     return ", ".join(parts)
+
+
+def _at(view: RunView) -> str:
+    if view.ended_at:
+        return f"{_ending(view)} at the step {view.ended_at}"
+    return f"at the step {view.stage}" if view.stage else ""
+
+
+def _step(view: RunView) -> Text:
+    if view.ended_at:
+        return Text(f"{_ending(view)} at {view.ended_at}", style=_STYLES[_ending(view)])
+    return Text(view.stage or "-")
+
+
+def _ending(view: RunView) -> str:
+    return "stopped" if view.stopped else "failed"
 
 
 def _told(attempt: AttemptView) -> tuple[object, ...]:

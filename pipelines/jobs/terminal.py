@@ -19,12 +19,13 @@ _LOCAL_STORE = Path(".shardline")
 """Where `shardline run` keeps its runs if nothing else is said."""
 
 
-def connect(run: str, namespace: str) -> "Cluster":
+def connect(run: str, namespace: str, here: str = "the run is on this machine: add --store {store}") -> "Cluster":
     """Connect to the cluster.
 
     Args:
         run: The run that is looked for, or empty.
         namespace: Where; empty: the pod's, or that of the kubeconfig's context.
+        here: What to say where there is no cluster, but the run in this folder's `{store}`.
 
     Raises:
         UserError: There is no cluster to talk to.
@@ -34,9 +35,10 @@ def connect(run: str, namespace: str) -> "Cluster":
     try:
         return connect_cluster(namespace or None)
     except UserError as error:
-        here = run and RunFolder(_LOCAL_STORE, run).events.is_dir()
-        hint = f"; the run is on this machine: add --store {_LOCAL_STORE}" if here else ""
-        raise UserError(f"{error}{hint}") from None
+        hint = f"runs of this machine are listed with --store, as in --store {_LOCAL_STORE}"
+        if run:
+            hint = here.format(store=_LOCAL_STORE) if RunFolder(_LOCAL_STORE, run).events.is_dir() else ""
+        raise UserError("; ".join(filter(None, (str(error), hint)))) from None
 
 
 @contextlib.contextmanager

@@ -54,7 +54,9 @@ def view_runs(cluster: Cluster) -> list[RunView]:
     return sorted(views, key=lambda view: max(attempt.started or 0 for attempt in view.attempts), reverse=True)
 
 
-def watch_run(cluster: Cluster, run: str, interval_s: float = 2.0, successor_s: float = 10.0) -> Iterator[RunView]:
+def watch_run(
+    cluster: Cluster, run: str, interval_s: float = 2.0, successor_s: float = 10.0, last_step_s: float = 5.0
+) -> Iterator[RunView]:
     """A run as it is now, and again whenever that changes, until its newest attempt has ended.
 
     Args:
@@ -62,6 +64,7 @@ def watch_run(cluster: Cluster, run: str, interval_s: float = 2.0, successor_s: 
         run: The run's name.
         interval_s: Between two looks.
         successor_s: How long a next attempt is waited for after one that failed.
+        last_step_s: How long the last step is waited for after success: it is told after the job's end.
 
     Raises:
         UserError: The run has no job; the message names the runs that there are.
@@ -73,7 +76,9 @@ def watch_run(cluster: Cluster, run: str, interval_s: float = 2.0, successor_s: 
     ended: float | None = None
     while True:
         ended = (ended or time.monotonic() - _ended_ago(view)) if view.ended else None
-        if ended is not None and (view.succeeded or time.monotonic() - ended >= successor_s):
+        if ended is not None and time.monotonic() - ended >= (last_step_s if view.succeeded else successor_s):
+            return
+        if view.succeeded and view.step == view.num_steps:
             return
         time.sleep(interval_s)
         try:

@@ -240,7 +240,7 @@ def schedule(
 def describe_firings(
     trigger: "Trigger", zone: ZoneInfo, now: datetime, local: ZoneInfo | None = None
 ) -> list[str]:
-    """Lines that tell the next firings in the server's zone and in the user's, each with its offset from UTC.
+    """Lines that tell the next firings in the server's zone, and in the user's if it differs.
 
     Args:
         trigger: When the schedule fires.
@@ -251,7 +251,8 @@ def describe_firings(
     lines = []
     for moment in trigger.next(_FIRINGS, zone, now):
         there, here = moment.astimezone(zone), moment.astimezone(local)
-        lines.append(f"  {_show(there)} {zone.key}  =  {_show(here)} here")
+        same = there.utcoffset() == here.utcoffset()
+        lines.append(f"  {_show(there)}" if same else f"  {_show(there)} {zone.key}  =  {_show(here)} here")
     return [("Next runs:" if trigger.cron else "Next runs, about:"), *lines]
 
 

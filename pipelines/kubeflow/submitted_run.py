@@ -70,9 +70,7 @@ def outcome_page(kubeflow: Kubeflow, view: RunView, store: str | Path = "") -> s
         return f"**{view.run}** goes on ({pipeline.state.lower()}): [watch it in Kubeflow]({pipeline.url})."
     if pipeline.state == "SUCCEEDED":
         return f"**{view.run}** succeeded: [its steps in Kubeflow]({pipeline.url})."
-    failed = next(
-        (step for name, state in pipeline.tasks.items() if state == "FAILED" for step in _step(name)), ""
-    )
+    failed = _failed(pipeline)
     where = f" at the step `{failed}`" if failed else ""
     lines = [
         f"**{view.run}** {'was stopped' if pipeline.state == 'CANCELED' else 'failed'}{where}: "
@@ -95,6 +93,12 @@ def _look(kubeflow: Kubeflow, cluster: Cluster, run: str, before: tuple[AttemptV
         f"namespace {cluster.namespace}",
         _attempts(cluster, run, before),
         stage=running[-1] if running and not pipeline.ended else "",
+        ended_at=_failed(pipeline) if pipeline.state in ("FAILED", "CANCELED") else "",
+        stopped=pipeline.state == "CANCELED",
+        reasons=(
+            f"{pipeline.state.lower()} in Kubeflow Pipelines: {pipeline.url}",
+            *([f"Kubeflow says: {pipeline.error}"] if pipeline.error else []),
+        ),
         ended=pipeline.ended,
         succeeded=pipeline.state == "SUCCEEDED" if pipeline.ended else None,
     )
@@ -113,6 +117,12 @@ def _attempts(cluster: Cluster, run: str, before: tuple[AttemptView, ...]) -> tu
     seen = {old.number: old if old.has_ended else replace(old, phase=Phase.GONE.value) for old in before}
     known = {**seen, **{attempt.number: attempt for attempt in now}}
     return tuple(known[number] for number in sorted(known))
+
+
+def _failed(pipeline: KubeflowRun) -> str:
+    """The first of the graph's steps that failed; empty if Kubeflow tells of none."""
+    steps = (step for name, state in pipeline.tasks.items() if state == "FAILED" for step in _step(name))
+    return next(steps, "")
 
 
 def _step(task: str) -> list[str]:

@@ -29,7 +29,8 @@ def cluster(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def here(cluster, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-    monkeypatch.delenv("KFP_NAMESPACE", raising=False)
+    for name in ("KFP_NAMESPACE", "KF_PIPELINES_ENDPOINT", "KFP_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def logs(*arguments, expect=0):

@@ -104,7 +104,7 @@ def test_a_watch_gives_every_change_until_the_end(cluster, tmp_path):
     go = tmp_path / "go"
     name = start_job(cluster, "watched", f"while [ ! -e {go} ]; do sleep 0.05; done")
     seen = []
-    for view in watch_run(connect(), "watched", interval_s=0.05):
+    for view in watch_run(connect(), "watched", interval_s=0.05, last_step_s=0):
         seen.append(view)
         if view.phase == "running" and view.step is None:
             report_step(name, 1, loss=3.0)
@@ -114,6 +114,20 @@ def test_a_watch_gives_every_change_until_the_end(cluster, tmp_path):
             go.touch()
     assert list(dict.fromkeys(view.loss for view in seen)) == [None, 3.0, 2.0]
     assert seen[-1].succeeded and seen[-1].phase == "succeeded" and not seen[-2].ended
+
+
+def test_the_last_step_is_told_although_the_launcher_tells_it_after_the_end(cluster):
+    name = start_job(cluster, "last", "true")
+    report_step(name, 97)
+    end(cluster, name)
+    seen = []
+    for view in watch_run(connect(), "last", interval_s=0.05, last_step_s=20):
+        if not seen:
+            report_step(name, 100)
+        seen.append(view.step)
+    assert seen == [97, 100]
+    (again,) = watch_run(connect(), "last", last_step_s=60)
+    assert again.step == 100
 
 
 def test_a_watch_waits_for_the_attempt_after_one_that_failed(cluster):
@@ -167,8 +181,8 @@ def test_a_watch_outlives_an_api_server_that_is_away_and_sees_a_deleted_job(clus
 def test_following_ends_with_the_outcome_and_without_a_terminal_writes_a_line_for_each_change(
     cluster, tmp_path, monkeypatch, command, code, phase
 ):
-    quick = functools.partial(watch_run, interval_s=0.1, successor_s=0)
-    monkeypatch.setattr("pipelines.jobs.view.watch_run", quick)
+    quick = functools.partial(watch_run, interval_s=0.1, successor_s=0, last_step_s=0)
+    monkeypatch.setattr("pipelines.jobs.submitted.watch_run", quick)
     go = tmp_path / "go"
     name = start_job(cluster, "followed", f"while [ ! -e {go} ]; do sleep 0.05; done; {command}")
     report_step(name, 7, time=time.time())
@@ -192,6 +206,11 @@ def test_an_unknown_run_is_answered_with_those_that_there_are(cluster):
     assert "no run is named" in mistake("status", "--follow")
 
 
+def test_where_to_look_before_a_job_is_said_where_no_kubeflow_is_named(cluster):
+    for command in ("status", "logs"):
+        assert mistake(command, "tiny").endswith("set KF_PIPELINES_ENDPOINT or give --host")
+
+
 def test_a_missing_cluster_kind_or_right_is_one_sentence(cluster, monkeypatch, tmp_path):
     start_job(cluster, "tiny", "true", ready=False)
     # A right to the other kind is not needed where that is not even installed.
@@ -209,8 +228,10 @@ def test_a_missing_cluster_kind_or_right_is_one_sentence(cluster, monkeypatch, t
     monkeypatch.chdir(tmp_path)
     message = mistake("status", "tiny")
     assert message.startswith("there is no cluster to talk to") and "--store" not in message
+    assert mistake("status").endswith("; runs of this machine are listed with --store, as in --store .shardline")
     (tmp_path / ".shardline/runs/tiny/events").mkdir(parents=True)
     assert mistake("status", "tiny").endswith("the run is on this machine: add --store .shardline")
+    assert mistake("logs", "tiny").endswith("the run is on this machine, with its logs in .shardline/runs/tiny")
 
 
 def test_a_live_table_ends_with_the_run(cluster, tmp_path):

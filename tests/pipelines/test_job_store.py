@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from components.step import Step
 from components.train.attempts import close_record, write_record
 from pipelines.cli import app
 from pipelines.jobs.store import view_stored_run, watch_stored_run
@@ -118,6 +119,49 @@ def test_a_run_whose_later_step_failed_has_not_succeeded(folder):
     span(folder, "evaluate", "start")
     span(folder, "evaluate", "end", ok=True)
     assert view_stored_run(folder).succeeded is True
+
+
+def test_a_step_that_failed_before_training_is_shown_with_its_words(folder):
+    span(folder, "preflight", "start")
+    span(folder, "preflight", "end")
+    span(folder, "tokenize_dataset", "start")
+    span(folder, "tokenize_dataset", "end", ok=False, detail="no row has an answer: check data.format")
+    span(folder, "stop_training", "start")
+    span(folder, "stop_training", "end")
+    title, *said = [" ".join(row) for row in status("tiny", "--store", folder.root)]
+    assert title == f"tiny in the store {folder.root}, failed at the step tokenize_dataset"
+    assert said == ["no row has an answer: check data.format"]
+    followed = [row[1:] for row in status("tiny", "--follow", "--store", folder.root, expect=1)]
+    assert [" ".join(row) for row in followed] == [
+        "tiny: failed at the step tokenize_dataset",
+        "tiny: no row has an answer: check data.format",
+    ]
+    _, listed = status("--store", folder.root)
+    assert listed == ["tiny", "-", "failed", "at", "tokenize_dataset", *["-"] * 6]
+    # A resumed run has not failed yet.
+    span(folder, "preflight", "start")
+    assert view_stored_run(folder).ended_at == ""
+
+
+def test_the_step_that_failed_first_is_the_one_that_is_told(folder):
+    for step, detail in (("download_model", "no such model"), ("tokenize_dataset", "interrupted; goes on")):
+        span(folder, step, "end", ok=False, detail=detail)
+    view = view_stored_run(folder)
+    assert (view.ended_at, view.reasons, view.stopped) == ("download_model", ("no such model",), False)
+
+
+def test_a_later_step_that_failed_is_listed_beside_the_attempt(folder):
+    close_record(folder, begin(folder), "succeeded")
+    span(folder, "evaluate", "end", ok=False, detail="no")
+    _, attempt, failed = status("--store", folder.root)
+    assert attempt[:3] == ["tiny", "1", "succeeded"] and failed[:5] == ["tiny", "-", "failed", "at", "evaluate"]
+
+
+def test_a_step_that_was_stopped_has_not_failed(folder):
+    with pytest.raises(SystemExit), Step("preflight", folder.root, folder.run):
+        raise KeyboardInterrupt
+    _, listed = status("--store", folder.root)
+    assert listed[:5] == ["tiny", "-", "stopped", "at", "preflight"]
 
 
 def test_a_watch_follows_a_run_on_this_machine_until_its_graph_has_ended(folder):

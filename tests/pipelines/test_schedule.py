@@ -148,6 +148,8 @@ def test_firings_are_told_in_both_zones_also_over_a_change_of_the_clock():
         "  Sun 2027-03-28 12:00:00 UTC+00:00 UTC  =  Sun 2027-03-28 14:00:00 UTC+02:00 here",
         "  Mon 2027-03-29 12:00:00 UTC+00:00 UTC  =  Mon 2027-03-29 14:00:00 UTC+02:00 here",
     ]
+    same = describe_firings(Trigger(every_s=3600), ZoneInfo("Europe/Paris"), NOON, BERLIN)
+    assert same[1] == "  Tue 2026-12-01 14:00:00 UTC+01:00", "both zones are the same"
     lines = describe_firings(Trigger(every_s=3600), ZoneInfo("Asia/Kolkata"), NOON, BERLIN)
     assert lines[:2] == [
         "Next runs, about:",

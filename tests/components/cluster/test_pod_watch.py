@@ -203,7 +203,8 @@ def test_stop_ends_thread_and_connection_at_once(fake, cluster):
     watch.stop()
 
 
-def test_a_watch_that_never_began_can_be_stopped(fake, cluster):
+def test_a_watch_that_never_began_can_be_stopped(fake, cluster, monkeypatch):
+    monkeypatch.setattr(pod_watch, "REFUSED_S", 1)
     fake.deny("list", "pods")
     watch = PodWatch(cluster, PYTORCHJOB, "job")
     with pytest.raises(ClusterRefused):

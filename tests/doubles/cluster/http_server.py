@@ -143,7 +143,10 @@ class _Connection:
             return True
         poll = select.poll()
         poll.register(self._wire, select.POLLIN)
-        return bool(poll.poll(0)) and not self._wire.recv(1, socket.MSG_PEEK)
+        try:
+            return bool(poll.poll(0)) and not self._wire.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True  # the client hung up in the middle
 
 
 class _Server(ThreadingHTTPServer):
