@@ -15,6 +15,7 @@ import typer
 
 from pipelines.jobs import commands as job_commands
 from pipelines.kubeflow import commands as kubeflow_commands
+from pipelines.options import OverrideOption, RecipeArgument
 from training.errors import EXIT_INVALID, UserError
 
 app = typer.Typer(
@@ -24,16 +25,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-
-RecipeArgument = Annotated[
-    str, typer.Argument(help="Name of a recipe that ships with Shardline, or path of a YAML file.")
-]
-OverrideOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", "-s", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given several times."
-    ),
-]
 
 
 @app.command()

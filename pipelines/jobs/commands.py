@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pipelines.jobs.terminal import cluster_errors, confirm, connect, folder_in, folder_of_environment, say, write
+from pipelines.options import OverrideOption, RecipeArgument
 from training.errors import EXIT_FAILED, UserError
 from training.run_folder import RunFolder, check_run_name, run_name_from_job
 
@@ -39,15 +40,8 @@ StoreOption = Annotated[
 
 
 def render(
-    recipe: Annotated[
-        str, typer.Argument(help="Name of a recipe that ships with Shardline, or path of a YAML file.")
-    ] = "quickstart",
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given several times."
-        ),
-    ] = None,
+    recipe: RecipeArgument = "quickstart",
+    overrides: OverrideOption = None,
     name: Annotated[str, typer.Option(help="Name of the run. Default: after the recipe.")] = "",
     attempt: Annotated[int, typer.Option(min=1, help="Number of the attempt.")] = 1,
     kind: Annotated[

@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
 
+from pipelines.options import OverrideOption, RecipeArgument
 from training.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,12 +15,6 @@ if TYPE_CHECKING:
 
 _FIRINGS = 3
 
-OverrideOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", "-s", metavar="SECTION.FIELD=VALUE", help="Change a setting; may be given several times."
-    ),
-]
 HostOption = Annotated[
     str,
     typer.Option(
@@ -62,9 +57,7 @@ ImageOption = Annotated[
 
 
 def submit(
-    recipe: Annotated[
-        str, typer.Argument(help="Name of a recipe that ships with Shardline, or path of a YAML file.")
-    ] = "quickstart",
+    recipe: RecipeArgument = "quickstart",
     overrides: OverrideOption = None,
     host: HostOption = "",
     namespace: NamespaceOption = "",
