@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -66,7 +66,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     key = key.strip()
     # The messages leave the value out: it may hold a password that belongs elsewhere.
     if not equals or "." not in key:
-        given = f"the override {key!r}" if re.fullmatch(r"[a-z_.]{0,60}", key) else "an override"
+        given = f"the override {key!r}" if re.fullmatch(r"[a-z_.-]{0,60}", key) else "an override"
         raise UserError(f"{given} is not of the form section.field=value, as in training.seed=7")
     _check_key(*key.split(".", 1))
     try:
@@ -239,7 +239,7 @@ def _check_key(section: str, field: str) -> None:
         )
     fields = _field_names(section)
     whole = field.partition(".")[0]
-    if whole != field and whole in fields:
+    if whole != field and whole in fields and _is_map(section, whole):
         raise UserError(
             f"'{section}.{field}' is within {section}.{whole}, which is set as a whole: "
             f"{section}.{whole}={{name: value}}"
@@ -248,6 +248,12 @@ def _check_key(section: str, field: str) -> None:
         raise UserError(
             f"'{section}.{field}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})"
         )
+
+
+def _is_map(section: str, field: str) -> bool:
+    kind = RunConfig.model_fields[section].annotation
+    assert isinstance(kind, type) and issubclass(kind, BaseModel)
+    return get_origin(kind.model_fields[field].annotation) is dict
 
 
 def _field_names(section: str) -> list[str]:

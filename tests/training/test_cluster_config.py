@@ -35,20 +35,20 @@ def test_there_are_four_launchers(launcher):
 
 @pytest.mark.parametrize(
     "given, expected",
-    [
-        ("48", "48"),
-        ("'48'", "48"),
-        ("'1.5'", "1.5"),
-        ("500m", "500m"),
-        ("512Gi", "512Gi"),
-        ("1.5Ti", "1.5Ti"),
-        ("64G", "64G"),
-        ("null", None),
-    ],
+    [("48", "48"), ("'48'", "48"), ("'1.5'", "1.5"), ("1.5", "1.5"), ("500m", "500m"), ("null", None)],
 )
-@pytest.mark.parametrize("field", ["cpus_per_node", "memory_per_node", "shared_memory"])
-def test_a_quantity_is_as_kubernetes_writes_it_and_a_number_is_one(field, given, expected):
+def test_cpus_are_a_quantity_as_kubernetes_writes_it_and_a_number_is_one(given, expected):
+    assert value(f"cluster.cpus_per_node={given}") == expected
+
+
+@pytest.mark.parametrize(
+    "given, expected", [("512Gi", "512Gi"), ("1.5Ti", "1.5Ti"), ("64G", "64G"), ("null", None)]
+)
+@pytest.mark.parametrize("field", ["memory_per_node", "shared_memory"])
+def test_memory_has_a_unit(field, given, expected):
     assert value(f"cluster.{field}={given}") == expected
+    with pytest.raises(UserError, match="without a unit these are bytes"):
+        value(f"cluster.{field}=64")
 
 
 def test_other_resources_are_quantities_by_name():
