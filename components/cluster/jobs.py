@@ -129,35 +129,29 @@ def list_jobs(
 
 def annotate_job(cluster: Cluster, kind: JobKind, name: str, annotations: dict[str, str]) -> None:
     """Set annotations of a job, in one try."""
-    patiently(
-        f"annotate the {kind.kind} '{name}'",
-        lambda: cluster.custom.patch_namespaced_custom_object(
-            kind.group,
-            kind.version,
-            cluster.namespace,
-            kind.plural,
-            name,
-            {"metadata": {"annotations": annotations}},
-            _request_timeout=TIMEOUT_S,
-        ),
-        patience_s=0,
-    )
+    _patch(f"annotate the {kind.kind} '{name}'", cluster, kind, name, {"annotations": annotations}, 0)
 
 
 def adopt_job(cluster: Cluster, kind: JobKind, name: str, owner: dict[str, Any]) -> None:
     """Make a job die with another owner than before."""
+    _patch(f"adopt the {kind.kind} '{name}'", cluster, kind, name, {"ownerReferences": [owner]}, 15)
+
+
+def _patch(
+    doing: str, cluster: Cluster, kind: JobKind, name: str, metadata: dict[str, Any], patience_s: float
+) -> None:
     patiently(
-        f"adopt the {kind.kind} '{name}'",
+        doing,
         lambda: cluster.custom.patch_namespaced_custom_object(
             kind.group,
             kind.version,
             cluster.namespace,
             kind.plural,
             name,
-            {"metadata": {"ownerReferences": [owner]}},
+            {"metadata": metadata},
             _request_timeout=TIMEOUT_S,
         ),
-        patience_s=15,
+        patience_s,
     )
 
 

@@ -163,11 +163,12 @@ def _attempt(step: Step, config: RunConfig, jobs: Jobs, number: int, pipeline_jo
         "procs_per_node": job.procs_per_node,
         "pipeline_job": pipeline_job,
         "started": read_record(folder, number).get("started", time.time()),
+        **jobs.where(),
     }
     step.note(f"attempt {number}: {ranks} ranks on {job.num_nodes} node(s), launcher {launcher.name}")
     try:
         # From before the submit: a launcher that is killed right after it must find the job again.
-        write_record(folder, {**record, **jobs.where()})
+        write_record(folder, record)
         record.update(launcher.submit(job))
         write_record(folder, record)
         overdue = follow(step, launcher, config.resilience)

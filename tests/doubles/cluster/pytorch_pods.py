@@ -2,6 +2,8 @@
 
 import copy
 
+from tests.doubles.cluster.owned import owned_metadata
+
 CONTROLLER = "pytorchjob-controller"
 PORT = 23456
 PORT_NAME = "pytorchjob-port"
@@ -38,7 +40,7 @@ def pod_of(job, kind, index):
         "training.kubeflow.org/replica-index": str(index),
         **({"training.kubeflow.org/job-role": "master"} if leader else {}),
     }
-    pod["metadata"] |= _metadata(job, pod_name(job, kind, index), labels)
+    pod["metadata"] |= owned_metadata(job, pod_name(job, kind, index), labels)
     policy = spec.get("restartPolicy", "OnFailure")
     pod["spec"]["restartPolicy"] = "Never" if policy == "ExitCode" else policy
     for container in pod["spec"]["containers"]:
@@ -56,29 +58,12 @@ def service_of(job, kind, index):
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, pod_name(job, kind, index), labels),
+        "metadata": owned_metadata(job, pod_name(job, kind, index), labels),
         "spec": {
             "ports": [{"name": PORT_NAME, "port": PORT, "targetPort": PORT}],
             "selector": labels,
             "clusterIP": "None",
         },
-    }
-
-
-def _metadata(job, name, labels):
-    owner = {
-        "apiVersion": job["apiVersion"],
-        "kind": job["kind"],
-        "name": job["metadata"]["name"],
-        "uid": job["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "name": name,
-        "namespace": job["metadata"]["namespace"],
-        "labels": labels,
-        "ownerReferences": [owner],
     }
 
 

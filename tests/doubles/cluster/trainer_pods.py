@@ -3,6 +3,7 @@
 import copy
 import secrets
 
+from tests.doubles.cluster.owned import owned_metadata
 from tests.doubles.cluster.scheduler import quantity
 
 PORT = 29500
@@ -70,7 +71,7 @@ def pod_of(job, runtime, index):
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            **_metadata(job, f"{name}-node-0-{index}-{secrets.token_hex(3)[:5]}", labels),
+            **owned_metadata(job, f"{name}-node-0-{index}-{secrets.token_hex(3)[:5]}", labels),
             "annotations": {**metadata.get("annotations", {}), INDEX: str(index)},
         },
         "spec": spec,
@@ -83,26 +84,8 @@ def service_of(job):
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(job, name, {}),
+        "metadata": owned_metadata(job, name, {}),
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {JOB_SET: name}},
-    }
-
-
-def _metadata(job, name, labels):
-    # On a cluster a Job and a JobSet stand between a pod and its TrainJob.
-    owner = {
-        "apiVersion": job["apiVersion"],
-        "kind": job["kind"],
-        "name": job["metadata"]["name"],
-        "uid": job["metadata"]["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "name": name,
-        "namespace": job["metadata"]["namespace"],
-        "labels": labels,
-        "ownerReferences": [owner],
     }
 
 
