@@ -5,9 +5,20 @@ put together from recipe, overrides and pipeline parameters lives in `training.r
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from training.credentials import credentials_in, has_login, names_credential
@@ -84,41 +95,113 @@ class ModelConfig(_Section):
     read when the model is at hand."""
 
 
+Format = Literal["auto", "chat", "prompt_completion", "instruction", "text"]
+
+ColumnRole = Literal[
+    "messages", "tools", "system", "prompt", "completion", "instruction", "input", "output", "text"
+]
+"""What a column can be for."""
+
+
+class DataSource(_Section):
+    """One of several sources of rows."""
+
+    source: str = Field(min_length=1)
+    """A file, a folder, a glob or an `s3://` address of them, or a hub data set id, as `data.train` takes it."""
+
+    name: str | None = Field(default=None, min_length=1, max_length=60)
+    """Name in statistics and reports. Unset: from `source`."""
+
+    weight: float | None = Field(default=None, gt=0)
+    """Share of the training tokens, relative to the weights of the other sources: all of them have one, or none
+    has. An epoch is as long as all sources together; rows of a source are repeated or left out, chosen by their
+    hash, until it has its share. Unset: every row once."""
+
+    split: str | None = None
+    """Split of a hub data set. Unset: `data.train_split` or `data.heldout_split`."""
+
+    subset: str | None = None
+    """Subset (configuration) of a hub data set. Unset: `data.subset`."""
+
+    revision: str | None = None
+    """Branch, tag or commit of a hub data set. Unset: `data.revision`."""
+
+    format: Format | None = None
+    """Shape of a row. Unset: `data.format`."""
+
+    columns: dict[ColumnRole, str] | None = None
+    """Columns by what they are for. Unset: `data.columns`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, given: Any) -> Any:
+        return {"source": given} if isinstance(given, str) else given
+
+
+ANSWER_MEASURES = ("exact_match", "rougeL")
+"""What is measured of answers to held-out prompts; higher is better, from 0 to 1."""
+
+
+def _kind_of_sources(given: Any) -> str:
+    return "one" if isinstance(given, str) else "several"
+
+
+def _listed(given: Any) -> Any:
+    return [given] if isinstance(given, Mapping) else given
+
+
+Sources = Annotated[
+    Annotated[str, Field(min_length=1), Tag("one")] | Annotated[tuple[DataSource, ...], Tag("several")],
+    Discriminator(_kind_of_sources),
+    BeforeValidator(_listed),
+]
+"""The name of a source, or a list of sources."""
+
+
 class DataConfig(_Section):
     """What the model is fine-tuned on."""
 
-    train: str = Field(min_length=1)
-    """A JSONL file (`.jsonl`), or a Hugging Face hub data set id. Relative paths start at the working folder."""
+    train: Sources
+    """Rows to train on: a file (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, `.arrow`, `.txt`, each also as
+    `.gz` or `.zst`), a folder or a glob of such files, the same at an `s3://` address, or a Hugging Face hub data
+    set id. A list of `{source: …, weight: …}` mixes several. Relative paths start at the working folder."""
 
     train_split: str = "train"
     """Split of a hub data set to train on."""
 
+    subset: str | None = None
+    """Subset (configuration) of a hub data set. Unset: its default."""
+
     revision: str | None = None
     """Branch, tag or commit of a hub data set, pinned to the commit at download."""
 
-    heldout: str | None = None
-    """A JSONL file to evaluate on. Unset: `heldout_fraction` of the training rows, chosen by their hash."""
+    heldout: Sources | None = None
+    """Rows to evaluate on, given as `train` is. Unset: `heldout_fraction` of the training rows, chosen by their
+    hash."""
+
+    heldout_split: str = "test"
+    """Split of a hub data set to evaluate on."""
 
     heldout_fraction: Fraction = 0.05
-    """Share of rows held out when `heldout` is unset. A row's hash decides, so the split is stable when rows
-    are added."""
+    """Share of each source's rows held out when `heldout` is unset; at least one row. A row's hash decides, so
+    the split is stable when rows are added."""
 
-    format: Literal["chat", "prompt_completion", "text"] = "chat"
-    """Shape of a row: `chat` has a list of {role, content} messages, of which the assistant's are supervised;
-    `prompt_completion` has two strings, of which the completion is supervised; `text` has one string,
-    supervised whole."""
+    format: Format = "auto"
+    """Shape of a row: `chat` has a list of messages (as {role, content}, or as {from, value}), of which the
+    assistant's are supervised; `prompt_completion` has a prompt and a completion, of which the completion is
+    supervised; `instruction` has an instruction, perhaps an input, and an output, which is supervised; `text` has
+    one string, supervised whole. `auto`: found from the columns of the first rows, and shown."""
 
-    messages_column: str = "messages"
-    """Column of the messages, for `chat`."""
+    columns: dict[ColumnRole, str] = {}
+    """Columns by what they are for, such as {messages: turns, tools: functions}. Unset: found by their usual
+    names, and shown."""
 
-    prompt_column: str = "prompt"
-    """Column of the prompt, for `prompt_completion`."""
+    prompt_template: str | None = None
+    """How `instruction` rows are asked: text with {instruction} and {input}. Unset: through the model's chat
+    template, as a message of the user; a model without one is given both with an empty line between."""
 
-    completion_column: str = "completion"
-    """Column of the completion, for `prompt_completion`."""
-
-    text_column: str = "text"
-    """Column of the text, for `text`."""
+    system_prompt: str | None = None
+    """System message of conversations that have none. Unset: none."""
 
     sequence_length: int = Field(default=1024, ge=8)
     """Most tokens in a sample; `long_documents` says what happens to longer documents."""
@@ -132,8 +215,56 @@ class DataConfig(_Section):
     into documents that begin anew, less those in which nothing is supervised; `refuse` stops the run and names
     the row. `auto`: `split` for the format text, else `cut`."""
 
+    deduplicate: bool = True
+    """Drop rows that are the same as an earlier one, and count them."""
+
+    max_malformed_rows: int = Field(default=0, ge=0)
+    """Most rows that may be left out because they cannot be read, have another shape, or nothing to learn. Each
+    is counted and named by file and line; one more stops the run."""
+
     max_train_rows: int | None = Field(default=None, ge=1)
-    """Use only the first rows of the training data, for a quick try. Unset: all."""
+    """Use only the first rows of each source of the training data, for a quick try. Unset: all."""
+
+    streaming: bool = False
+    """Read hub data sets as they come over the network instead of downloading them first: for sets larger than
+    the disk. Other sources are always read so. The tokenized samples have to fit into the store."""
+
+    num_workers: int | None = Field(default=None, ge=1, le=1024)
+    """Processes that tokenize. Unset: one per core. The result is the same whatever the number."""
+
+    @property
+    def train_sources(self) -> tuple[DataSource, ...]:
+        """What `train` names, as sources of which every field but `name` and `weight` is resolved."""
+        return self._resolved(self.train, self.train_split)
+
+    @property
+    def heldout_sources(self) -> tuple[DataSource, ...]:
+        """What `heldout` names, likewise; empty if it is unset."""
+        return () if self.heldout is None else self._resolved(self.heldout, self.heldout_split)
+
+    def _resolved(self, given: str | tuple[DataSource, ...], split: str) -> tuple[DataSource, ...]:
+        sources = (DataSource(source=given),) if isinstance(given, str) else given
+        return tuple(
+            source.model_copy(
+                update={
+                    "split": source.split or split,
+                    "subset": source.subset or self.subset,
+                    "revision": source.revision or self.revision,
+                    "format": source.format or self.format,
+                    "columns": self.columns if source.columns is None else source.columns,
+                }
+            )
+            for source in sources
+        )
+
+    @property
+    def train_name(self) -> str:
+        """The training data's name for people."""
+        return _names(self.train_sources)
+
+
+def _names(sources: Sequence[DataSource]) -> str:
+    return " + ".join(source.name or source.source for source in sources)
 
 
 class TrainingConfig(_Section):
@@ -307,7 +438,7 @@ class ResilienceConfig(_Section):
 
 
 class EvaluationConfig(_Section):
-    """How base and tuned model are compared on the held-out rows."""
+    """How base model, tuned model and champion are compared."""
 
     every_steps: int | None = Field(default=None, ge=1)
     """Also take the held-out loss while training, every so many steps. Unset: only before and after."""
@@ -316,11 +447,58 @@ class EvaluationConfig(_Section):
     """Most held-out samples for that; the first of them are taken. Unset: all."""
 
     num_generations: int = Field(default=6, ge=0)
-    """Held-out prompts that both models answer, side by side in the report. Needs `data.format` chat or
-    prompt_completion."""
+    """Held-out prompts whose answers stand side by side in the report. Rows of the format text ask nothing."""
+
+    num_scored: int = Field(default=64, ge=0)
+    """Held-out prompts whose answers are compared with the reference: exact match and ROUGE-L. 0: none."""
 
     max_new_tokens: int = Field(default=96, ge=1)
     """Longest answer, in tokens."""
+
+    tasks: tuple[str, ...] = ()
+    """Tasks of lm-eval that every model is measured on: names, or YAML files of tasks of one's own. They need the
+    package lm-eval."""
+
+    task_limit: int | None = Field(default=None, ge=1)
+    """Most examples of each task. Unset: all."""
+
+    num_fewshot: int | None = Field(default=None, ge=0)
+    """Examples that stand before each question of a task. Unset: as the task says."""
+
+    champion: bool = True
+    """Measure the version that holds `registry.alias` too, on the same held-out rows and tasks."""
+
+    num_nodes: int = Field(default=1, ge=1, le=10_000)
+    """Nodes of the evaluation, which is a job of `cluster.launcher` as the training is."""
+
+    procs_per_node: int | None = Field(default=None, ge=1, le=1024)
+    """Ranks on each of them. Unset: as `parallel.procs_per_node`."""
+
+    sharding: Literal["auto", "none", "full"] = "auto"
+    """`none` gives every rank a whole model; `full` shards it over all ranks, for a model that does not fit one
+    device. `auto`: by the memory of a device."""
+
+
+class GateConfig(_Section):
+    """What a version must achieve for the alias to move to it."""
+
+    min_improvement: float = Field(default=0.0, ge=0)
+    """Held-out loss must be lower than the base model's by more than this, in nats per token."""
+
+    max_regression: float = Field(default=0.0, ge=0)
+    """Held-out loss may be higher than the champion's by at most this, in nats per token, both measured on this
+    run's held-out rows."""
+
+    significant: bool = False
+    """The improvement over the base model must be certain: the whole of its 95 % confidence interval must lie
+    above `min_improvement`."""
+
+    floors: dict[str, float] = {}
+    """Least values of measures, such as {arc_easy/acc: 0.4, rougeL: 0.3, exact_match: 0.1}. Higher is better."""
+
+    max_drops: dict[str, float] = {}
+    """By how much measures may be lower than the base model's, such as {arc_easy/acc: 0.02}: what must not be
+    forgotten."""
 
 
 class RegistryConfig(_Section):
@@ -341,9 +519,13 @@ class RegistryConfig(_Section):
     """Alias that moves to the new version when the gate passes. `candidate` always marks the newest version, and
     MLflow keeps `latest` and `v1`, `v2`, … for itself."""
 
-    min_improvement: float = Field(default=0.0, ge=0)
-    """The gate: held-out loss must be lower than the base model's by more than this (in nats per token), and
-    not higher than that of the version that holds the alias, if it was measured on the same data."""
+    artifact: Literal["auto", "reference", "copy"] = "auto"
+    """`copy` uploads the tuned model to MLflow's artifact store; `reference` registers its place in the store,
+    which has to outlive the version and be mounted where the model is loaded. `auto`: `reference` with a database,
+    `copy` with a server."""
+
+    gate: GateConfig = GateConfig()
+    """What a version must achieve for the alias to move to it."""
 
     # Before the type is checked, whose error would show what was given.
     @field_validator("tracking_uri", mode="before")
@@ -539,6 +721,8 @@ class RunConfig(_Section):
             problems.append(
                 "there is nothing to evaluate on: set data.heldout to a file, or data.heldout_fraction above 0"
             )
+        problems += _source_problems(data)
+        problems += _gate_problems(self.registry.gate, self.evaluation)
         if parallel.num_nodes > 1 and self.cluster.launcher == "local":
             problems.append(one_node_only(parallel.num_nodes))
         problems += launcher_problems(self.cluster)
@@ -551,6 +735,45 @@ class RunConfig(_Section):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+
+def _source_problems(data: DataConfig) -> list[str]:
+    problems = []
+    for field, sources in (("train", data.train_sources), ("heldout", data.heldout_sources)):
+        if not sources and (field == "train" or data.heldout is not None):
+            problems.append(f"data.{field} is an empty list: name a source in it")
+        weighted = [source for source in sources if source.weight is not None]
+        if weighted and field == "heldout":
+            problems.append("data.heldout has weights, but every held-out row counts once: leave them out")
+        elif weighted and len(weighted) < len(sources):
+            without = next(source.source for source in sources if source.weight is None)
+            problems.append(
+                f"data.train has weights for {len(weighted)} of {len(sources)} sources: give '{without}' one too, "
+                "or leave all of them out"
+            )
+        names = [source.name or source.source for source in sources]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            problems.append(f"data.{field} has '{twice}' twice: leave one out, or give them different names")
+    return problems
+
+
+def _gate_problems(gate: GateConfig, evaluation: EvaluationConfig) -> list[str]:
+    """Rules about what is not measured could only fail at the end of the run."""
+    problems = []
+    for rule, measures in (("floors", gate.floors), ("max_drops", gate.max_drops)):
+        for measure in measures:
+            is_answer = measure in ANSWER_MEASURES
+            if is_answer and not evaluation.num_scored:
+                problems.append(
+                    f"registry.gate.{rule} names {measure}, but evaluation.num_scored is 0: raise it, or remove "
+                    "the rule"
+                )
+            if not is_answer and not evaluation.tasks:
+                problems.append(
+                    f"registry.gate.{rule} names {measure}, but evaluation.tasks is empty: add the task, or name "
+                    f"one of {', '.join(ANSWER_MEASURES)}"
+                )
+    return problems
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:

@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -68,7 +68,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or "." not in key:
         given = f"the override {key!r}" if re.fullmatch(r"[a-z_.-]{0,60}", key) else "an override"
         raise UserError(f"{given} is not of the form section.field=value, as in training.seed=7")
-    _check_key(*key.split(".", 1))
+    *parents, field = key.split(".")
+    _check_key(parents, field)
     try:
         return key, yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -168,7 +169,7 @@ def describe(error: ValidationError) -> str:
     """Turn pydantic's error into sentences: field, what was given, what is allowed."""
     problems = []
     for item in error.errors():
-        where = ".".join(str(part) for part in item["loc"] if part != "[key]")
+        where = ".".join(str(part) for part in item["loc"] if part not in _NOT_SHOWN)
         if item["type"] in ("extra_forbidden", "invalid_key"):
             parent, _, key = where.rpartition(".")
             valid = _field_names(parent)
@@ -177,7 +178,7 @@ def describe(error: ValidationError) -> str:
             problems.append(f"'{where}' is missing: set it in the recipe or as an override")
         elif item["type"] == "value_error":
             problems.append(str(item["ctx"]["error"]))
-        elif item["type"] == "model_type":
+        elif item["type"] in ("model_type", "model_attributes_type"):
             problems.append(f"'{where}' is {shown(item['input'])}, not a section with fields")
         else:
             # What a variable holds is nobody's business, and may be meant to be a secret.
@@ -187,6 +188,9 @@ def describe(error: ValidationError) -> str:
             problems.append(f"'{where}' is {given}: {_allowed(item)}")
     return "\n".join(problems)
 
+
+_NOT_SHOWN = ("[key]", "one", "several")
+"""Parts of an error's place that no user wrote: pydantic's mark of a map's key, and the kinds of `Sources`."""
 
 _HIDDEN = ("cluster.env", "cluster.secrets")
 
@@ -223,45 +227,64 @@ def _recipes_folder() -> Path:
 
 
 def _set(merged: dict[str, Any], key: str, value: Any) -> None:
-    section, _, field = key.partition(".")
-    _check_key(section, field)
-    # What is no section is left for the validation to name.
-    if isinstance(merged.setdefault(section, {}), dict):
-        merged[section][field] = value
+    *parents, field = key.split(".")
+    _check_key(parents, field)
+    place = merged
+    for name in parents:
+        below = place.get(name)
+        # The recipe's own content stays as it is.
+        place[name] = {} if below is None else dict(below) if isinstance(below, Mapping) else below
+        if not isinstance(place[name], dict):
+            return  # what is no section is left for the validation to name
+        place = place[name]
+    place[field] = value
 
 
-def _check_key(section: str, field: str) -> None:
-    sections = list(RunConfig.model_fields)
-    if section not in sections:
+def _check_key(parents: Sequence[str], field: str) -> None:
+    key, known = ".".join([*parents, field]), list(RunConfig.model_fields)
+    if not parents or parents[0] not in known:
+        section = parents[0] if parents else field
         raise UserError(
-            f"'{section}.{field}' names no known section{_nearest(section, sections)} "
-            f"(known: {', '.join(sections)})"
+            f"'{key}' names no known section{_nearest(section, known)} (known: {', '.join(known)})"
         )
-    fields = _field_names(section)
-    whole = field.partition(".")[0]
-    if whole != field and whole in fields and _is_map(section, whole):
-        raise UserError(
-            f"'{section}.{field}' is within {section}.{whole}, which is set as a whole: "
-            f"{section}.{whole}={{name: value}}"
-        )
-    if field not in fields:
-        raise UserError(
-            f"'{section}.{field}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})"
-        )
+    for depth in range(1, len(parents)):
+        whole = ".".join(parents[: depth + 1])
+        if parents[depth] in _field_names(".".join(parents[:depth])) and not _field_names(whole):
+            example = "{name: value}" if _is_map(parents[: depth + 1]) else "VALUE"
+            raise UserError(f"'{key}' is within {whole}, which is set as a whole: {whole}={example}")
+    if field not in (fields := _field_names(".".join(parents))):
+        parent = ".".join(parents)
+        fields = fields or _field_names(parents[0])
+        raise UserError(f"'{key}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})")
 
 
-def _is_map(section: str, field: str) -> bool:
-    kind = RunConfig.model_fields[section].annotation
-    assert isinstance(kind, type) and issubclass(kind, BaseModel)
-    return get_origin(kind.model_fields[field].annotation) is dict
+def _is_map(path: Sequence[str]) -> bool:
+    section = _section_at(path[:-1])
+    return section is not None and get_origin(section.model_fields[path[-1]].annotation) is dict
 
 
-def _field_names(section: str) -> list[str]:
-    if not section:
-        return list(RunConfig.model_fields)
-    kind = RunConfig.model_fields[section].annotation
-    assert isinstance(kind, type) and issubclass(kind, BaseModel)
-    return list(kind.model_fields)
+def _field_names(path: str) -> list[str]:
+    """Fields of the section at a dotted path; none where there is no section."""
+    section = _section_at(path.split(".") if path else [])
+    return [] if section is None else list(section.model_fields)
+
+
+def _section_at(path: Sequence[str]) -> type[BaseModel] | None:
+    section: type[BaseModel] | None = RunConfig
+    for name in path:
+        if name.isdigit():
+            continue  # a place in a list, whose field was the name before
+        if section is None or name not in section.model_fields:
+            return None
+        section = _section_in(section.model_fields[name].annotation)
+    return section
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, also within a list or beside other kinds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
 
 
 def _nearest(given: str, valid: list[str]) -> str:

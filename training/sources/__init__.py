@@ -1,0 +1,1 @@
+"""Where rows come from: files, folders, object stores and the Hugging Face hub."""

@@ -1,0 +1,56 @@
+"""Rows, and what reads them."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+
+class Row(NamedTuple):
+    """A row, and where it stands for people to find it."""
+
+    origin: str
+    """As in `train.jsonl line 3`."""
+    values: dict[str, Any]
+
+
+class Malformed(NamedTuple):
+    """A record that cannot be used."""
+
+    origin: str
+    """As of a row."""
+    problem: str
+    """What is wrong and what to do, as the rest of a sentence that begins with the origin."""
+
+
+class Block(Protocol):
+    """A part of a source, small enough to be held in memory. It pickles, and is parsed by whoever calls `rows`."""
+
+    def rows(self) -> Iterator[Row | Malformed]:
+        """The rows, in their order."""
+        ...
+
+
+class Source(Protocol):
+    """Rows to train or to evaluate on."""
+
+    @property
+    def name(self) -> str:
+        """For people: `DataSource.name`, or what the user wrote."""
+        ...
+
+    @property
+    def content(self) -> str:
+        """What pins the content: two sources of equal content give the same rows."""
+        ...
+
+    @property
+    def revision(self) -> str:
+        """The same for people."""
+        ...
+
+    def blocks(self) -> Iterator[Block]:
+        """The parts, in their order, read one at a time.
+
+        Raises:
+            UserError: The source cannot be read at all.
+        """
+        ...
