@@ -317,7 +317,7 @@ def test_a_recipe_is_utf_8(tmp_path):
         [],
         ["training.learning_rate=1e-7", "training.max_grad_norm=null", "training.adam_eps=1e-12"],
         ["model.name='123'", "model.revision='1e5'", "data.train='yes'", "registry.alias='n'"],
-        ["model.name='null'", "data.train='2024-01-01'", "data.columns={text: }'a: b # c'", "model.revision='0o7'"],
+        ["model.name='null'", "data.train='2024-01-01'", "data.system_prompt='a: b # c'", "model.revision='0o7'"],
         ["model.name='ünï/日本 \\n'", 'data.train="line\\nbreak\\ttab"', "data.heldout='\"'"],
         ["parallel.strategy=HYBRID_SHARD", "parallel.procs_per_node=8", "parallel.shard_group_size=4"],
     ],
