@@ -15,7 +15,7 @@ def reference_page() -> str:
     parts = [
         "# Configuration",
         "",
-        "Made by `make docs` from `training/config.py`; edit the docstrings there.",
+        "Made by `make docs` from `training/config`; edit the docstrings there.",
         "",
         "Sources, later wins: the recipe file, then dotted overrides (`section.field=value`), then the pipeline's",
         "own parameters where they are set. `shardline config RECIPE -s section.field=value` prints the result.",
