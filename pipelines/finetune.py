@@ -15,12 +15,18 @@ from components.train.component import train as train_step
 STORE_MOUNT = "/mnt/shardline"
 
 _HUB = ("HF_TOKEN",)
+_OBJECT_STORE = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_ENDPOINT_URL",
+    "AWS_REGION",
+)
 _TRACKING = (
     "MLFLOW_TRACKING_USERNAME",
     "MLFLOW_TRACKING_PASSWORD",
     "MLFLOW_TRACKING_TOKEN",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
+    *_OBJECT_STORE,
 )
 
 _RESTARTS = 3
@@ -71,10 +77,11 @@ def finetune(
 
     Args:
         recipe: Name of a recipe that ships with Shardline, path of a YAML file in the store, or the text of one.
-        model: Model to fine-tune: hub id, folder, .gguf file, or package://PACKAGE/FILE.gguf.
+        model: Model to fine-tune: hub id, folder, s3:// address, .gguf file, or package://PACKAGE/FILE.gguf.
         model_revision: Branch, tag or commit of a hub model.
-        train_data: Training data: a JSONL file or a hub data set id.
-        heldout_data: Held-out data: a JSONL file.
+        train_data: Training data: a file, folder, glob or s3:// address of JSONL, JSON, CSV, Parquet, Arrow or
+            text, or a hub data set id.
+        heldout_data: Held-out data, likewise.
         epochs: Passes over the training data.
         max_steps: Optimizer steps; wins over epochs.
         learning_rate: Peak learning rate.
@@ -91,8 +98,8 @@ def finetune(
         store: Root folder of the store.
         store_claim: PersistentVolumeClaim (ReadWriteMany) that is mounted at /mnt/shardline.
         secret: Secret with credentials, as far as they are needed, under the keys HF_TOKEN,
-            MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD, MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID and
-            AWS_SECRET_ACCESS_KEY. It need not exist.
+            MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD, MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID,
+            AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_ENDPOINT_URL and AWS_REGION. It need not exist.
         skip_unchanged: Do nothing if a finished run was trained from the same data, model and settings.
     """
     job = dsl.PIPELINE_JOB_NAME_PLACEHOLDER
@@ -126,11 +133,13 @@ def finetune(
         name = prepared.outputs["Output"]
         with dsl.If(name != "", name="something-to-train"):
             downloaded = _on_store(download_model_step(store=store, run=name), store_claim)
-            _with_secret(downloaded, secret, _HUB)
+            _with_secret(downloaded, secret, (*_HUB, *_OBJECT_STORE))
             tokenized = _on_store(tokenize_dataset_step(store=store, run=name), store_claim)
-            _with_secret(tokenized, secret, _HUB)
+            _with_secret(tokenized, secret, (*_HUB, *_OBJECT_STORE))
             trained = _on_store(train_step(store=store, run=name, job=job), store_claim)
             trained.after(downloaded, tokenized).set_retry(_RESTARTS, backoff_duration="30s")
+            _with_secret(trained, secret, _TRACKING)
             evaluated = _on_store(evaluate_step(store=store, run=name), store_claim).after(trained)
+            _with_secret(evaluated, secret, (*_HUB, *_TRACKING))
             registered = _on_store(register_model_step(store=store, run=name), store_claim).after(evaluated)
             _with_secret(registered, secret, _TRACKING)

@@ -95,12 +95,12 @@ def split_overrides(text: str) -> list[str]:
 def load_recipe(recipe: str) -> dict[str, Any]:
     """The content of a recipe: given as its own text, by a path, or by the name of one that ships.
 
-    Text is what has a line break or begins like JSON. It lets a recipe travel as a pipeline's parameter.
+    Text is what has a line break, or begins like JSON or like a section, as `model: {…}`. It lets a recipe travel as a pipeline's parameter.
 
     Raises:
         UserError: It is none of these, or not a YAML mapping of sections.
     """
-    if "\n" in recipe.strip() or recipe.lstrip().startswith("{"):
+    if "\n" in recipe.strip() or re.match(r"\s*(\{|\w+\s*:(\s|$))", recipe):
         return _parse_recipe(recipe, "the recipe that was given as text")
     return read_recipe(find_recipe(recipe))
 

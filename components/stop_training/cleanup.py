@@ -1,8 +1,8 @@
 """What is put in order when a pipeline has ended."""
 
 from components.step import Step
-from components.train.attempts import forget_verdict
-from components.train.report import fenced, newest_report
+from components.jobs.attempts import forget_verdict
+from components.jobs.report import fenced, newest_report
 from components.train.supervisor import stop_abandoned
 from training.events import Span, read_events
 from training.store import Store

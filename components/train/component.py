@@ -33,7 +33,7 @@ def train(store: str, run: str, job: str, model: dsl.Output[dsl.Model], task_con
         task_config: What was set on the task; given by Kubeflow, and passed on to the pods that train.
     """
     from components.step import Step
-    from components.train.describe import TaskSettings
+    from components.jobs.describe import TaskSettings
     from components.train.supervisor import supervise
 
     with Step("train", store, run) as step:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from components.step import Step, StepFailed
-from components.train.attempts import (
+from components.jobs.attempts import (
     close_record,
     failures_before,
     read_record,
@@ -18,14 +18,14 @@ from components.train.attempts import (
     verdict_of,
     write_record,
 )
-from components.train.describe import TaskSettings
-from components.train.follow import follow
-from components.train.incident import judge
-from components.train.jobs import Jobs, jobs_of
-from components.train.launchers import Ending, Launcher
-from components.train.leftovers import stop_leftovers
-from components.train.policy import Decision, decide
-from components.train.report import write_report
+from components.jobs.describe import TaskSettings
+from components.jobs.follow import follow
+from components.jobs.incident import judge
+from components.jobs.jobs import Jobs, jobs_of
+from components.jobs.launchers import Ending, Launcher
+from components.jobs.leftovers import stop_leftovers
+from components.jobs.policy import Decision, decide
+from components.jobs.report import write_report
 from training.config import RunConfig
 from training.errors import UserError
 from training.events import Incident, TrainStep, read_events

@@ -232,7 +232,7 @@ def _folder_to_stop(run: str, store: Path | None) -> RunFolder | None:
 
 
 def _stop_here(folder: RunFolder, *, yes: bool) -> None:
-    from components.train.attempts import records
+    from components.jobs.attempts import records
     from pipelines.jobs.local import graph_of, stop_here
 
     if graph_of(folder) is not None:

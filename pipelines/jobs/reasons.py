@@ -6,7 +6,7 @@ from components.cluster.client import Cluster
 from components.cluster.errors import ClusterRefused, ClusterUnavailable
 from components.cluster.job_state import Phase, pod_end, true_conditions, why_waiting
 from components.cluster.jobs import list_events
-from components.train.evidence import describe_ending, event_lines
+from components.jobs.evidence import describe_ending, event_lines
 from pipelines.jobs.lookup import FoundJob
 
 _MOST = 6

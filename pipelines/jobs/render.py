@@ -6,9 +6,9 @@ from typing import Any
 import yaml
 
 from components.cluster.kinds import KINDS
-from components.train.describe import describe_job
-from components.train.render.pytorchjob import render_pytorchjob
-from components.train.render.trainjob import render_trainjob
+from components.jobs.describe import describe_job
+from components.jobs.render.pytorchjob import render_pytorchjob
+from components.jobs.render.trainjob import render_trainjob
 from training.config import RunConfig, launcher_problems
 from training.credentials import shown
 from training.errors import UserError

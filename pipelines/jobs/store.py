@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from components.cluster.job_state import Phase
-from components.train.attempts import read_record
-from components.train.report import NAME as REPORT
+from components.jobs.attempts import read_record
+from components.jobs.report import NAME as REPORT
 from pipelines.jobs.local import graph_of
 from pipelines.jobs.model import AttemptView, RunView
 from pipelines.progress import STEPS

@@ -8,7 +8,7 @@ from pathlib import Path
 from components.cluster.client import Cluster
 from components.cluster.errors import ClusterUnavailable
 from components.cluster.job_state import Phase
-from components.train.report import newest_report
+from components.jobs.report import newest_report
 from pipelines.jobs.lookup import find_jobs
 from pipelines.jobs.model import AttemptView, RunView
 from pipelines.jobs.view import view_run

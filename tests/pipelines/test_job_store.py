@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from components.step import Step
-from components.train.attempts import close_record, write_record
+from components.jobs.attempts import close_record, write_record
 from pipelines.cli import app
 from pipelines.jobs.store import view_stored_run, watch_stored_run
 from training.errors import UserError

@@ -8,7 +8,15 @@ import yaml
 import pipelines
 from training.config import RunConfig
 from training.errors import UserError
-from training.resolve import find_recipe, parse_override, read_recipe, resolve, split_overrides, to_yaml
+from training.resolve import (
+    find_recipe,
+    load_recipe,
+    parse_override,
+    read_recipe,
+    resolve,
+    split_overrides,
+    to_yaml,
+)
 
 MINIMAL = {"model": {"name": "org/model"}, "data": {"train": "org/data"}}
 
@@ -325,3 +333,11 @@ def test_a_recipe_is_utf_8(tmp_path):
 def test_a_printed_config_resolves_to_itself(tmp_path, overrides):
     config = resolve(MINIMAL, overrides)
     assert resolve(read_recipe(write(tmp_path / "printed.yaml", to_yaml(config)))) == config
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["model: {name: a/b}", '{"model": {"name": "a/b"}}', "model:\n  name: a/b\n", "  model: {name: a/b}  "],
+)
+def test_a_recipe_may_be_given_as_its_own_text_also_on_one_line(text):
+    assert load_recipe(text) == {"model": {"name": "a/b"}}

@@ -122,7 +122,7 @@ WAITS = {
 @pytest.mark.parametrize("what", WAITS)
 def test_pods_that_do_not_start_are_reported_in_the_cluster_s_own_words(cluster, pods_run, what, monkeypatch):
     settings, words = WAITS[what]
-    monkeypatch.setattr("components.train.follow._PATIENCE_S", 0.3)
+    monkeypatch.setattr("components.jobs.follow._PATIENCE_S", 0.3)
     cluster.images = {"ghcr.io/shardline/shardline-python:0.1.0", "ghcr.io/shardline/shardline:0.1.0"}
     run = pods_run("exit 0", resilience={"start_timeout_s": 2}, **settings)
     step = Step(run.folder)
@@ -261,7 +261,7 @@ def test_a_job_that_is_gone_after_its_ranks_wrote_counts_as_an_attempt(cluster, 
 
 def test_the_exit_handler_stops_the_job_of_a_dead_launcher_and_of_no_other(cluster, pods_run, monkeypatch):
     run = pods_run(f"""trap 'touch "$3/saved-$SHARDLINE_NODE"; exit 143' TERM; {SLEEP}""")
-    monkeypatch.setattr("components.train.supervisor._DEAD_S", 3.5)
+    monkeypatch.setattr("components.jobs.supervisor._DEAD_S", 3.5)
     launcher = launch(run)
     cluster.wait(lambda: sum(p["status"]["phase"] == "Running" for p in cluster.pods("run-1")) == 2, 30)
     time.sleep(0.5)
@@ -355,7 +355,7 @@ def test_real_ranks_of_a_launcher_that_died_save_and_leave(cluster, make_run):
 
 
 def test_an_operator_that_is_away_at_the_end_does_not_hide_it(cluster, pods_run, monkeypatch):
-    monkeypatch.setattr("components.train.launchers.cluster._OPERATOR_S", 1)
+    monkeypatch.setattr("components.jobs.launchers.cluster._OPERATOR_S", 1)
     run = pods_run(f"sleep 1.5; {SEAL}")
 
     def leave():
@@ -383,7 +383,7 @@ def test_a_trainjob_does_the_same(trainer, pods_run, capfd):
 
 
 def test_a_trainjob_that_fails_is_followed_by_another(trainer, pods_run, monkeypatch):
-    monkeypatch.setattr("components.train.launchers.cluster._OPERATOR_S", 1)
+    monkeypatch.setattr("components.jobs.launchers.cluster._OPERATOR_S", 1)
     fails_first = f"""
 if [ $SHARDLINE_ATTEMPT = 1 ]; then
   if [ $SHARDLINE_NODE = 1 ]; then exit 3; fi

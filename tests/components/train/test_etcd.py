@@ -12,8 +12,8 @@ import urllib.request
 
 import pytest
 
-from components.train.job import PodSettings, Scheduling, TrainingJob
-from components.train.render.pytorchjob import render_pytorchjob
+from components.jobs.job import PodSettings, Scheduling, TrainingJob
+from components.jobs.render.pytorchjob import render_pytorchjob
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("etcd") is None, reason="needs an etcd server (the package etcd-server)"),

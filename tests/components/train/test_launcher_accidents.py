@@ -13,10 +13,10 @@ from components.cluster.errors import ClusterRefused, ClusterUnavailable
 from components.cluster.job_state import Phase
 from components.cluster.kinds import PYTORCHJOB
 from components.step import Interrupted, StepFailed
-from components.train.describe import TaskSettings
-from components.train.jobs import jobs_of
-from components.train.launchers import cluster as launcher_module
-from components.train.launchers.cluster import own_pod
+from components.jobs.describe import TaskSettings
+from components.jobs.jobs import jobs_of
+from components.jobs.launchers import cluster as launcher_module
+from components.jobs.launchers.cluster import own_pod
 from components.train.supervisor import supervise
 from tests.components.train.test_cluster_launcher import SEAL, SLEEP
 from tests.components.train.test_supervisor import Step, attempt_record, eventually, incidents
@@ -245,7 +245,7 @@ def test_the_end_of_an_earlier_pipeline_job_is_not_this_one_s(cluster, started):
 
 def test_pods_whose_job_is_gone_save_before_the_next_attempt(cluster, started, monkeypatch):
     # The pods of the double are processes of this machine.
-    monkeypatch.setattr("components.train.launchers.local.stop_leftovers", lambda run_folder: 0)
+    monkeypatch.setattr("components.jobs.launchers.local.stop_leftovers", lambda run_folder: 0)
     script = f"""
 if [ $SHARDLINE_ATTEMPT = 1 ]; then
   mkdir -p "$3/attempts/1/logs"

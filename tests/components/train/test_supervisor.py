@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from components.step import Interrupted, StepFailed
-from components.train import supervisor
-from components.train.attempts import verdict_of
-from components.train.job import TrainingJob
-from components.train.launchers import local
-from components.train.launchers.local import LocalLauncher
-from components.train.policy import decide
+from components.jobs import supervisor
+from components.jobs.attempts import verdict_of
+from components.jobs.job import TrainingJob
+from components.jobs.launchers import local
+from components.jobs.launchers.local import LocalLauncher
+from components.jobs.policy import decide
 from components.train.supervisor import stop_abandoned, supervise
 from training.checkpoint import checkpoints
 from training.errors import UserError

@@ -3,7 +3,7 @@
 from typing import Any
 
 from components.cluster.job_state import PodEnd
-from components.train.launchers import Ending
+from components.jobs.launchers import Ending
 from training.errors import EXIT_INTERRUPTED
 
 _MAX_EVENTS = 12

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from components.cluster.job_state import Phase
-from components.train.job import TrainingJob
+from components.jobs.job import TrainingJob
 
 
 @dataclass(frozen=True)

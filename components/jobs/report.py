@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from components.train.policy import Decision
+from components.jobs.policy import Decision
 from training.events import Incident
 from training.run_folder import RunFolder
 

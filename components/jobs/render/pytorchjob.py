@@ -3,8 +3,8 @@
 from typing import Any
 
 from components.cluster.kinds import PYTORCHJOB
-from components.train.job import TrainingJob
-from components.train.render import pod
+from components.jobs.job import TrainingJob
+from components.jobs.render import pod
 
 RENDEZVOUS_PORT = 23456
 """The operator's own default; its service opens it."""

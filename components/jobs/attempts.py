@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from components.train.launchers import Ending
+from components.jobs.launchers import Ending
 from training.events import Incident
 from training.run_folder import RunFolder
 from training.store import write_atomically

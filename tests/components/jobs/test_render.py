@@ -19,10 +19,10 @@ from kubernetes.client import ApiException
 
 from components.cluster.client import connect
 from components.cluster.kinds import KINDS
-from components.train.describe import TaskSettings, describe_job
-from components.train.job import PodSettings, Scheduling, TrainingJob
-from components.train.render.pytorchjob import render_pytorchjob
-from components.train.render.trainjob import render_trainjob
+from components.jobs.describe import TaskSettings, describe_job
+from components.jobs.job import PodSettings, Scheduling, TrainingJob
+from components.jobs.render.pytorchjob import render_pytorchjob
+from components.jobs.render.trainjob import render_trainjob
 from tests.doubles.cluster import FakeCluster
 from training.resolve import resolve
 from training.run_folder import RunFolder

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from kfp import dsl
 
 from components.image import IMAGE
-from components.train.describe import DEFAULT_ENV, TaskSettings, describe_job, ranks_per_node
-from components.train.job import job_name
+from components.jobs.describe import DEFAULT_ENV, TaskSettings, describe_job, ranks_per_node
+from components.jobs.job import job_name
 from training.errors import UserError
 from training.resolve import resolve
 from training.run_folder import RunFolder, check_run_name

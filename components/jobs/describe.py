@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from components.image import IMAGE
-from components.train.job import PodSettings, Scheduling, TrainingJob, job_name
+from components.jobs.job import PodSettings, Scheduling, TrainingJob, job_name
 from training.config import ClusterConfig, RunConfig
 from training.errors import UserError
 from training.run_folder import RunFolder

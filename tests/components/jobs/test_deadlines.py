@@ -3,9 +3,9 @@
 import pytest
 
 from components.cluster.job_state import Phase
-from components.train.deadlines import Deadlines
-from components.train.policy import decide
-from components.train.report import failure_page, newest_report, write_report
+from components.jobs.deadlines import Deadlines
+from components.jobs.policy import decide
+from components.jobs.report import failure_page, newest_report, write_report
 from training.config import ResilienceConfig
 from training.events import Incident
 from training.run_folder import RunFolder

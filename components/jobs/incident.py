@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from components.train.launchers import Ending
+from components.jobs.launchers import Ending
 from training.errors import EXIT_INTERRUPTED, EXIT_INVALID
 from training.events import Incident
 from training.run_folder import RunFolder

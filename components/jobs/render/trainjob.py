@@ -3,8 +3,8 @@
 from typing import Any
 
 from components.cluster.kinds import TRAINJOB
-from components.train.job import TrainingJob
-from components.train.render import pod
+from components.jobs.job import TrainingJob
+from components.jobs.render import pod
 
 RUNTIME = "torch-distributed"
 """The ClusterTrainingRuntime that Kubeflow Trainer installs for PyTorch."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from components.cluster.job_state import Phase
 from components.step import Step
-from components.train.deadlines import Deadlines, Overdue
-from components.train.launchers import Launcher
+from components.jobs.deadlines import Deadlines, Overdue
+from components.jobs.launchers import Launcher
 from training.config import ResilienceConfig
 from training.events import Evaluation, EventReader, Note, Span, TrainStep
 

@@ -4,12 +4,12 @@ from typing import Any, Protocol
 
 from components.cluster.choose import launcher_name
 from components.cluster.job_state import Phase
-from components.train.attempts import close_record, read_record
-from components.train.describe import TaskSettings, describe_job
-from components.train.job import TrainingJob
-from components.train.launchers import Launcher
-from components.train.launchers.local import LocalLauncher
-from components.train.leftovers import stop_leftovers, wait_for_pods
+from components.jobs.attempts import close_record, read_record
+from components.jobs.describe import TaskSettings, describe_job
+from components.jobs.job import TrainingJob
+from components.jobs.launchers import Launcher
+from components.jobs.launchers.local import LocalLauncher
+from components.jobs.leftovers import stop_leftovers, wait_for_pods
 from training.config import RunConfig
 from training.run_folder import RunFolder
 
@@ -101,7 +101,7 @@ class ClusterJobs:
         # Here, because a run on one machine does without the Kubernetes client, which takes half a second.
         from components.cluster.client import connect
         from components.cluster.jobs import owner_reference
-        from components.train.launchers.cluster import ClusterLauncher, own_pod
+        from components.jobs.launchers.cluster import ClusterLauncher, own_pod
 
         self._folder = folder
         self._config = config

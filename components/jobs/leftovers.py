@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from components.train.attempts import records
-from components.train.launchers import local
+from components.jobs.attempts import records
+from components.jobs.launchers import local
 from training.errors import UserError
 from training.run_folder import RunFolder
 
@@ -85,7 +85,7 @@ def _stop_in_cluster(folder: RunFolder) -> int:
     from components.cluster.client import REFUSED_S, connect
     from components.cluster.jobs import list_jobs
     from components.cluster.kinds import KINDS, RUN_ID_LABEL
-    from components.train.launchers.cluster import stop_job
+    from components.jobs.launchers.cluster import stop_job
 
     stopped = 0
     for launcher, namespace in sorted(places):

@@ -7,9 +7,9 @@ import pytest
 
 from components.cluster.job_state import PodEnd, pod_end, true_conditions, why_waiting
 from components.cluster.kinds import PYTORCHJOB
-from components.train.evidence import describe_ending, event_lines
-from components.train.incident import judge
-from components.train.launchers import Ending
+from components.jobs.evidence import describe_ending, event_lines
+from components.jobs.incident import judge
+from components.jobs.launchers import Ending
 from training.events import Incident
 from training.run_folder import RunFolder
 

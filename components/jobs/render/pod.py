@@ -3,7 +3,7 @@
 from typing import Any
 
 from components.cluster.kinds import ATTEMPT_LABEL, RUN_ID_LABEL, RUN_LABEL, JobKind, safe_label
-from components.train.job import PodSettings, TrainingJob
+from components.jobs.job import PodSettings, TrainingJob
 
 _SHARED_MEMORY = "shared-memory"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 
 from components.cluster.job_state import Phase
-from components.train.incident import tail
-from components.train.job import TrainingJob
-from components.train.launchers import Ending
+from components.jobs.incident import tail
+from components.jobs.job import TrainingJob
+from components.jobs.launchers import Ending
 from training.config import one_node_only
 from training.errors import UserError
 from training.processes import die_with_parent

@@ -32,11 +32,11 @@ from components.cluster.kinds import KINDS, PROGRESS, RUN_ID_LABEL, JobKind
 from components.cluster.log_lines import LogLines
 from components.cluster.logs import LogFollower
 from components.cluster.pod_watch import PodWatch
-from components.train.evidence import describe_ending
-from components.train.job import TrainingJob
-from components.train.launchers import Ending
-from components.train.render.pytorchjob import render_pytorchjob
-from components.train.render.trainjob import render_trainjob
+from components.jobs.evidence import describe_ending
+from components.jobs.job import TrainingJob
+from components.jobs.launchers import Ending
+from components.jobs.render.pytorchjob import render_pytorchjob
+from components.jobs.render.trainjob import render_trainjob
 from training.errors import UserError
 
 _RENDER: dict[str, Callable[[TrainingJob, str], dict[str, Any]]] = {
