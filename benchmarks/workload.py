@@ -11,13 +11,15 @@ import numpy as np
 
 from components.download_model.download import download
 from components.step import Step
-from components.tokenize_dataset.documents import Document, Encoder
+from components.tokenize_dataset.documents import Document, Encoded, Encoder
+from components.tokenize_dataset.shapes import detect
 from training.config import RunConfig
 from training.data import IGNORE
-from training.data_source import open_train
 from training.model_source import load_tokenizer
 from training.resolve import find_recipe, read_recipe, resolve
 from training.run_folder import RunFolder
+from training.sources.open import open_train
+from training.sources.rows import Row, rows_of
 
 WORLD_SIZE = 2
 CHATS_PER_RANK = 4
@@ -50,8 +52,10 @@ def quickstart_work(store: Path, num_steps: int) -> Work:
     """
     config = resolve(read_recipe(find_recipe("quickstart")))
     model = _published_model(store, config)
-    encoder = Encoder(config.data, load_tokenizer(config.model))
-    documents = [d for row in encoder.encode(open_train(config.data).rows()) for d in row.documents]
+    ((source, named),) = zip(open_train(config.data), config.data.train_sources, strict=True)
+    rows = [row for row in rows_of(source) if isinstance(row, Row)]
+    encoder = Encoder(config.data, detect(rows, named, source.name), load_tokenizer(config.model))
+    documents = [d for row in encoder.encode(rows) if isinstance(row, Encoded) for d in row.documents]
     return Work(model, deal(documents, num_steps, WORLD_SIZE, CHATS_PER_RANK))
 
 

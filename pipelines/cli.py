@@ -16,6 +16,7 @@ import typer
 from pipelines.jobs import commands as job_commands
 from pipelines.kubeflow import commands as kubeflow_commands
 from pipelines.options import OverrideOption, RecipeArgument
+from pipelines.registry import commands as registry_commands
 from training.errors import EXIT_INVALID, UserError
 
 app = typer.Typer(
@@ -130,6 +131,8 @@ app.command()(job_commands.render)
 app.command()(job_commands.status)
 app.command()(job_commands.logs)
 app.command()(job_commands.stop)
+app.command()(registry_commands.versions)
+app.command()(registry_commands.rollback)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ _TRACKING = (
 )
 
 _RESTARTS = 3
-"""How often Kubeflow starts the train step again when its pod is lost. It finds the job that it made."""
+"""How often Kubeflow starts a step that follows a job again when its pod is lost. It finds the job that it made."""
 
 
 # Above the graph, because the decorator traces the graph as soon as it is defined.
@@ -139,7 +139,8 @@ def finetune(
             trained = _on_store(train_step(store=store, run=name, job=job), store_claim)
             trained.after(downloaded, tokenized).set_retry(_RESTARTS, backoff_duration="30s")
             _with_secret(trained, secret, _TRACKING)
-            evaluated = _on_store(evaluate_step(store=store, run=name), store_claim).after(trained)
+            evaluated = _on_store(evaluate_step(store=store, run=name, job=job), store_claim).after(trained)
+            evaluated.set_retry(_RESTARTS, backoff_duration="30s")
             _with_secret(evaluated, secret, (*_HUB, *_TRACKING))
             registered = _on_store(register_model_step(store=store, run=name), store_claim).after(evaluated)
             _with_secret(registered, secret, _TRACKING)

@@ -71,7 +71,9 @@ def write_arrow(path: Path, rows: list[dict[str, np.ndarray]], rows_per_batch: i
 
 _forkserver = multiprocessing.get_context("forkserver")
 # A rank spends most of its life importing; these tests start dozens.
-_forkserver.set_forkserver_preload(["training.worker", "transformers.models.llama.modeling_llama"])
+_forkserver.set_forkserver_preload(
+    ["training.worker", "training.rank", "training.measure.rank", "transformers.models.llama.modeling_llama"]
+)
 
 
 def free_port() -> int:
@@ -151,21 +153,24 @@ class Run:
         )
 
     def train(self, world_size: int, attempt: int = 1, expect: int = 0) -> None:
+        codes = self.ranks(world_size, attempt)
+        assert codes == [expect] * world_size, self.logs()
+
+    def ranks(self, world_size: int, attempt: int = 1) -> list[int | None]:
         """Run the ranks' entry point in processes that have torch imported already, without torchrun."""
         port = free_port()
         ranks = [
-            _forkserver.Process(target=_run_rank, args=(str(self.folder.path), rank, world_size, attempt, port))
+            _forkserver.Process(target=_run_rank, args=(str(self.folder.job_path), rank, world_size, attempt, port))
             for rank in range(world_size)
         ]
         for process in ranks:
             process.start()
         for process in ranks:
             process.join(timeout=120)
-        codes = [process.exitcode for process in ranks]
-        assert codes == [expect] * world_size, self.logs()
+        return [process.exitcode for process in ranks]
 
     def logs(self) -> str:
-        return "\n".join(path.read_text() for path in sorted(self.folder.path.glob("*.log")))
+        return "\n".join(path.read_text() for path in sorted(self.folder.job_path.glob("*.log")))
 
     def steps(self) -> list[TrainStep]:
         by_number = {e.step: e for e in read_events(self.folder.events) if isinstance(e, TrainStep)}

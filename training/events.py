@@ -136,12 +136,20 @@ class Evaluation(_Event):
     """Loss of one model on the held-out rows."""
 
     kind: Literal["evaluation"] = "evaluation"
-    name: Literal["base", "tuned", "step"]
+    name: Literal["base", "tuned", "champion", "step"]
     """`step`: of the model in training, after `step` steps."""
     step: int | None = None
     loss: float
     """Nats per supervised token."""
     num_supervised: int
+
+
+class System(_Event):
+    """What a node's machine did since the sample before: its source is the node."""
+
+    kind: Literal["system"] = "system"
+    values: dict[str, float]
+    """By the names that MLflow gives its system metrics, such as cpu_utilization_percentage."""
 
 
 class Incident(_Event):
@@ -168,9 +176,9 @@ class Note(_Event):
     text: str
 
 
-Event = Annotated[Span | TrainStep | Evaluation | Incident | Note, Field(discriminator="kind")]
+Event = Annotated[Span | TrainStep | Evaluation | System | Incident | Note, Field(discriminator="kind")]
 
-_adapter: TypeAdapter[Span | TrainStep | Evaluation | Incident | Note] = TypeAdapter(Event)
+_adapter: TypeAdapter[Span | TrainStep | Evaluation | System | Incident | Note] = TypeAdapter(Event)
 
 
 class EventWriter:

@@ -46,21 +46,52 @@ class SummedLoss:
         Returns:
             A scalar in fp32 (fp64 for an fp64 model).
         """
-        if self._chunked is not False:
-            hidden, logits = self._hidden_states(batch)
-            if self._chunked is None:
-                self._chunked = self._is_known(hidden, logits)
-                hidden = hidden.index_select(0, batch.supervised)
-            if self._chunked:
-                weight, bias = self._head.weight, getattr(self._head, "bias", None)
-                if not torch.is_grad_enabled():  # which an autograd function cannot tell
-                    weight, bias = weight.detach(), bias if bias is None else bias.detach()
-                loss: torch.Tensor = _ChunkedCrossEntropy.apply(
-                    hidden, weight, bias, batch.targets, self._postprocess
-                )
-                return loss
-        logits = self._model(**model_inputs(batch)).logits
-        return _cross_entropy(logits.flatten(0, 1).index_select(0, batch.supervised), batch.targets)
+        hidden = self._known_hidden_states(batch)
+        if hidden is None:
+            return _cross_entropy(self._logits(batch), batch.targets)
+        weight, bias = self._head.weight, getattr(self._head, "bias", None)
+        if not torch.is_grad_enabled():  # which an autograd function cannot tell
+            weight, bias = weight.detach(), bias if bias is None else bias.detach()
+        loss: torch.Tensor = _ChunkedCrossEntropy.apply(hidden, weight, bias, batch.targets, self._postprocess)
+        return loss
+
+    @torch.no_grad()
+    def of_tokens(self, batch: Batch) -> torch.Tensor:
+        """The loss of each supervised token of a micro-batch, without gradients.
+
+        Args:
+            batch: The micro-batch.
+
+        Returns:
+            [supervised] in fp32 (fp64 for an fp64 model).
+        """
+        hidden = self._known_hidden_states(batch)
+        if hidden is None:
+            return _cross_entropy(self._logits(batch), batch.targets, "none")
+        weight, bias = self._head.weight, getattr(self._head, "bias", None)
+        losses = []
+        for rows, targets in zip(
+            hidden.split(chunk_size(len(weight))), batch.targets.split(chunk_size(len(weight))), strict=True
+        ):
+            logits = nn.functional.linear(rows, weight, bias)
+            logits = logits if self._postprocess is None else self._postprocess(logits)
+            losses.append(_cross_entropy(logits, targets, "none"))
+        return torch.cat(losses)
+
+    def _known_hidden_states(self, batch: Batch) -> torch.Tensor | None:
+        """What goes into the head at supervised positions, [supervised, hidden]; None where logits are needed."""
+        if self._chunked is False:
+            return None
+        hidden, logits = self._hidden_states(batch)
+        if self._chunked is None:
+            self._chunked = self._is_known(hidden, logits)
+            hidden = hidden.index_select(0, batch.supervised)
+        return hidden if self._chunked else None
+
+    def _logits(self, batch: Batch) -> torch.Tensor:
+        """Logits at supervised positions, [supervised, vocabulary]."""
+        logits: torch.Tensor = self._model(**model_inputs(batch)).logits
+        return logits.flatten(0, 1).index_select(0, batch.supervised)
 
     def _is_known(self, hidden: torch.Tensor, logits: torch.Tensor) -> bool:
         """Whether the model does to its head's output what is done here; it was done to `hidden` instead.
@@ -219,9 +250,9 @@ class _Sum:
         return torch.zeros_like(self._like) if self._value is None else self._value.to(self._like.dtype)
 
 
-def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor, reduction: str = "sum") -> torch.Tensor:
     exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return nn.functional.cross_entropy(exact, targets, reduction="sum")
+    return nn.functional.cross_entropy(exact, targets, reduction=reduction)
 
 
 def _postprocessing(config: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:

@@ -1,9 +1,7 @@
-"""What `model.name` points at: a hub model, a local folder, or a GGUF file."""
+"""What `model.name` points at: a hub model, a local folder, a folder in S3, or a GGUF file."""
 
 import importlib.util
-import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,40 +9,10 @@ from typing import Any
 from training.config import ModelConfig
 from training.errors import UserError
 from training.hub import hub_errors, is_hub_id, look_up, one_line, pin_repo, quiet_libraries
+from training.model_files import SMALL_FILES, TOKENIZER_FILES, WEIGHTS_INDEX, check_folder, weight_files
+from training.s3 import SCHEME
+from training.s3_model import is_s3_revision, pinned_objects, s3_revision, small_folder
 from training.store import checksum, fingerprint
-
-WEIGHTS = "model.safetensors"
-WEIGHTS_INDEX = "model.safetensors.index.json"
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "spiece.model",
-    "tekken.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-"""Files that a tokenizer is made from; each is text or a plain table, none can run code."""
-
-SMALL_FILES = ("config.json", "generation_config.json", WEIGHTS_INDEX, *TOKENIZER_FILES)
-"""All that is taken of a model besides its weights."""
-
-_VOCABULARIES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "tekken.json",
-)
-
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
 
 _GGUF_CONVERSION = 1
 """Raise it when the conversion of a GGUF file changes its result."""
@@ -52,8 +20,8 @@ _GGUF_CONVERSION = 1
 _PACKAGE_SCHEME = "package://"
 
 _ALLOWED = (
-    "a hub id (org/model), a local folder with safetensors and tokenizer, a local .gguf file, or "
-    f"{_PACKAGE_SCHEME}PACKAGE/FILE.gguf"
+    "a hub id (org/model), a local folder with safetensors and tokenizer, such a folder at "
+    f"{SCHEME}BUCKET/FOLDER, a local .gguf file, or {_PACKAGE_SCHEME}PACKAGE/FILE.gguf"
 )
 
 
@@ -73,6 +41,19 @@ class LocalFolder:
 
 
 @dataclass(frozen=True)
+class S3Folder:
+    """Such a folder in S3.
+
+    Attributes:
+        address: `s3://bucket/folder`.
+        revision: What `s3_revision` gives; None until it is pinned.
+    """
+
+    address: str
+    revision: str | None
+
+
+@dataclass(frozen=True)
 class GgufFile:
     """A GGUF file, which holds weights and tokenizer."""
 
@@ -81,7 +62,7 @@ class GgufFile:
     """The installed Python package that it is part of."""
 
 
-ModelSource = HubModel | LocalFolder | GgufFile
+ModelSource = HubModel | LocalFolder | S3Folder | GgufFile
 
 
 def classify(model: ModelConfig) -> ModelSource:
@@ -91,16 +72,18 @@ def classify(model: ModelConfig) -> ModelSource:
         UserError: It is nothing that a model can be, or its files are missing or of a kind that is not taken.
     """
     source = _locate(model.name)
-    if model.revision is not None and not isinstance(source, HubModel):
+    if isinstance(source, HubModel):
+        return HubModel(source.name, model.revision)
+    if isinstance(source, S3Folder) and (model.revision is None or is_s3_revision(model.revision)):
+        return S3Folder(source.address, model.revision)
+    if model.revision is not None:
         raise UserError(
             f"model.revision is '{model.revision}', but '{model.name}' is not a hub model, so it has no "
             "revisions: set model.revision to null"
         )
-    if isinstance(source, HubModel):
-        return HubModel(source.name, model.revision)
     if isinstance(source, LocalFolder):
         check_folder(source.path, takes_weights(model))
-    else:
+    if isinstance(source, GgufFile):
         _check_gguf(source.path)
     return source
 
@@ -117,21 +100,25 @@ def small_files(model: ModelConfig) -> tuple[str, ...]:
 
 
 def pin(model: ModelConfig) -> str | None:
-    """The commit that a hub model's revision stands for now; None for a local model.
+    """The commit that a hub model's revision stands for now, or what pins one in S3; None for a local one.
+
+    A revision that is pinned is returned as it is, without network.
 
     Raises:
-        UserError: As `classify`, or the hub has no such model, refuses it, or cannot be reached.
+        UserError: As `classify`, or the hub or S3 has no such model, refuses it, or cannot be reached.
     """
     source = classify(model)
-    if not isinstance(source, HubModel):
-        return None
-    return pin_repo(source.name, source.revision, "model")
+    if isinstance(source, HubModel):
+        return pin_repo(source.name, source.revision, "model")
+    if isinstance(source, S3Folder):
+        return source.revision or s3_revision(pinned_objects(source.address, None, takes_weights(model)))
+    return None
 
 
 def model_key(model: ModelConfig) -> str:
     """Key of the published model in the store.
 
-    Asks the hub unless the revision is a commit. Weights of a local folder count by name, size and time of
+    Asks the hub or S3 unless the revision is pinned. Weights of a local folder count by name, size and time of
     change, as hashing hundreds of gigabytes would take longer than all the rest of the step.
 
     Raises:
@@ -141,6 +128,8 @@ def model_key(model: ModelConfig) -> str:
     without: dict[str, Any] = {} if takes_weights(model) else {"without": "weights"}
     if isinstance(source, HubModel):
         return fingerprint(hub=source.name, commit=pin_repo(source.name, source.revision, "model"), **without)
+    if isinstance(source, S3Folder):
+        return fingerprint(s3=source.address, revision=pin(model), **without)
     if isinstance(source, GgufFile):
         return fingerprint(gguf=checksum(source.path), conversion=_GGUF_CONVERSION, **without)
     files = weight_files(source.path) if takes_weights(model) else []
@@ -162,11 +151,11 @@ def tokenizer_key(model: ModelConfig) -> str:
     if isinstance(source, GgufFile):
         return fingerprint(gguf=checksum(source.path), conversion=_GGUF_CONVERSION)
     # config.json is among them as its model_type can choose the tokenizer's class.
-    return fingerprint(files=_checksums(_tokenizer_folder(source), ("config.json", *TOKENIZER_FILES)))
+    return fingerprint(files=_checksums(_tokenizer_folder(source, model), ("config.json", *TOKENIZER_FILES)))
 
 
 def load_tokenizer(model: ModelConfig) -> Any:
-    """Load the model's fast tokenizer; of a hub model only the tokenizer's files are fetched.
+    """Load the model's fast tokenizer; of a hub model or one in S3 only the tokenizer's files are fetched.
 
     Raises:
         UserError: As `pin`, or no tokenizer can be loaded without running code of the model's own.
@@ -177,7 +166,7 @@ def load_tokenizer(model: ModelConfig) -> Any:
         check_gguf_packages()
         folder, arguments = source.path.parent, {"gguf_file": source.path.name}
     else:
-        folder, arguments = _tokenizer_folder(source), {}
+        folder, arguments = _tokenizer_folder(source, model), {}
     from transformers import AutoTokenizer
 
     try:
@@ -193,73 +182,6 @@ def load_tokenizer(model: ModelConfig) -> Any:
             "needed to know which characters a token covers: choose a model with a tokenizer.json"
         )
     return tokenizer
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that make up the model of a folder: those of its index, or the only one.
-
-    Raises:
-        UserError: There are none, or the index names some that are missing.
-    """
-    index = folder / WEIGHTS_INDEX
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise UserError(f"{index} is broken, so the weights cannot be found: copy it again") from error
-        outside = [name for name in names if not isinstance(name, str) or PurePosixPath(name).name != name]
-        if outside or not names:
-            raise UserError(f"{index} names no files, or files outside of its folder: {outside}")
-        return [folder / name for name in names]
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if (folder / "adapter_config.json").is_file():
-        raise UserError(
-            f"'{folder}' holds an adapter, not a whole model: merge it into its base model first, and set "
-            "model.name to the result"
-        )
-    raise no_safetensors(f"'{folder}'", [path.name for path in folder.iterdir()])
-
-
-def no_safetensors(where: str, names: Iterable[str]) -> UserError:
-    """The error for a model without safetensors that can be taken; says why nothing else is."""
-    found = sorted(name for name in names if name.endswith((".safetensors", *_PICKLES)))
-    return UserError(
-        f"{where} has neither {WEIGHTS} nor {WEIGHTS_INDEX}"
-        + (f" (it has {', '.join(found[:3])})" if found else "")
-        + ": only safetensors are taken, because a pickled checkpoint can run code when it is loaded. "
-        "Convert the model with save_pretrained, or set model.init to random if it should be trained from new "
-        "weights"
-    )
-
-
-def check_folder(folder: Path, with_weights: bool = True) -> None:
-    """Check that a folder holds a whole model with its tokenizer.
-
-    Args:
-        folder: The folder.
-        with_weights: Whether weights are needed too.
-
-    Raises:
-        UserError: Names what is missing.
-    """
-    files = weight_files(folder) if with_weights else []
-    missing = [path.name for path in files if not path.is_file()]
-    if missing:
-        raise UserError(
-            f"'{folder}' is not a whole model: {WEIGHTS_INDEX} names {', '.join(missing[:3])}"
-            f"{' and others' * (len(missing) > 3)}, which are missing. Copy or download it again"
-        )
-    if not (folder / "config.json").is_file():
-        raise UserError(
-            f"'{folder}' has no config.json, so it is not a model that transformers can load: set model.name "
-            "to a folder that save_pretrained wrote"
-        )
-    if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise UserError(
-            f"'{folder}' has no tokenizer (tokenizer.json): save the model's tokenizer into it with "
-            "save_pretrained"
-        )
 
 
 def check_gguf_packages() -> None:
@@ -279,6 +201,8 @@ def check_gguf_packages() -> None:
 def _locate(name: str) -> ModelSource:
     if name.startswith(_PACKAGE_SCHEME):
         return _locate_in_package(name)
+    if name.startswith(SCHEME):
+        return _locate_in_s3(name)
     path = Path(name).expanduser()
     if path.is_dir():
         return LocalFolder(path.absolute())
@@ -293,6 +217,15 @@ def _locate(name: str) -> ModelSource:
     raise UserError(
         f"model.name is '{name}', which is neither a hub id nor a folder that exists: set it to {_ALLOWED}"
     )
+
+
+def _locate_in_s3(name: str) -> S3Folder:
+    if name.endswith((".gguf", ".safetensors")):
+        raise UserError(
+            f"model.name is '{name}', a file in S3: set it to the folder of a model in safetensors, or copy a "
+            ".gguf file to a disk, as its tokenizer is read from the whole of it"
+        )
+    return S3Folder(name.rstrip("/"), None)
 
 
 def _locate_in_package(name: str) -> GgufFile:
@@ -330,16 +263,18 @@ def _check_gguf(path: Path) -> None:
             )
 
 
-def _tokenizer_folder(source: HubModel | LocalFolder) -> Path:
+def _tokenizer_folder(source: HubModel | LocalFolder | S3Folder, model: ModelConfig) -> Path:
+    names = ["config.json", *TOKENIZER_FILES]
     if isinstance(source, LocalFolder):
         return source.path
+    if isinstance(source, S3Folder):
+        objects = pinned_objects(source.address, source.revision, takes_weights(model))
+        return small_folder({name: found for name, found in objects.items() if name in names})
     commit = look_up(source.name, source.revision, "model")
     from huggingface_hub import snapshot_download
 
     with hub_errors(source.name, source.revision, "model"):
-        return Path(
-            snapshot_download(source.name, revision=commit, allow_patterns=["config.json", *TOKENIZER_FILES])
-        )
+        return Path(snapshot_download(source.name, revision=commit, allow_patterns=names))
 
 
 def _checksums(folder: Path, names: tuple[str, ...]) -> dict[str, str]:

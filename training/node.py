@@ -26,6 +26,7 @@ from training.exporter import serve_metrics
 from training.heartbeat import call_when_silent
 from training.run_folder import RunFolder
 from training.store import write_atomically
+from training.system_metrics import SystemMetrics
 
 _SAVE_GRACE_S = 300
 """How long ranks may take to save after SIGTERM before torchrun kills them. A pod's grace period, where shorter,
@@ -66,10 +67,17 @@ def main(run_folder: str) -> int:
         _tune_for_cpu(config.nproc_per_node, memory_is_short=is_short)
     # So that a rank that is still importing when this process dies can tell.
     os.environ["SHARDLINE_NODE_PID"] = str(os.getpid())
+    # Bars of lm-eval and others, which a log is no place for. Read when tqdm is imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     if "SHARDLINE_WATCH_LAUNCHER" in os.environ:
         call_when_silent(run.launcher_heartbeat, float(os.environ["SHARDLINE_HEARTBEAT_TIMEOUT_S"]), _leave)
     try:
-        with serve_metrics(run, attempt) if _node_rank() == "0" else nullcontext():
+        # Of the training alone: an evaluation's node would show its last figures as if they were new.
+        serves = run.purpose == "training" and _node_rank() == "0"
+        with (
+            serve_metrics(run, attempt) if serves else nullcontext(),
+            SystemMetrics(run.events, f"{run.node_prefix}{_node_rank()}", attempt, disk=run.root),
+        ):
             elastic_launch(config=config, entrypoint=command)(*arguments)
     except ChildFailedError as error:
         return _record_failure(error, folder)

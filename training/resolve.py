@@ -244,9 +244,7 @@ def _check_key(parents: Sequence[str], field: str) -> None:
     key, known = ".".join([*parents, field]), list(RunConfig.model_fields)
     if not parents or parents[0] not in known:
         section = parents[0] if parents else field
-        raise UserError(
-            f"'{key}' names no known section{_nearest(section, known)} (known: {', '.join(known)})"
-        )
+        raise UserError(f"'{key}' names no known section{_nearest(section, known)} (known: {', '.join(known)})")
     for depth in range(1, len(parents)):
         whole = ".".join(parents[: depth + 1])
         if parents[depth] in _field_names(".".join(parents[:depth])) and not _field_names(whole):

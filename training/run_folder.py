@@ -8,7 +8,7 @@ attempts/<n>/       attempt.json, logs of every rank and pod, report.md of a fai
 heartbeats/         what tells a job's nodes that its launcher lives
 id                  tells runs of the same name in different stores apart
 checkpoints/step-<n>/
-evaluation/<name>.json
+evaluation/         what was measured, as <name>.json; below it attempts/ and heartbeats/ of the evaluation's job
 model/              the exported model
 """
 
@@ -32,6 +32,9 @@ _WORLD = ("parallel.num_nodes", "parallel.procs_per_node")
 """Fields of them that may change: a run goes on at any world size."""
 
 
+JobPurpose = Literal["training", "evaluation"]
+
+
 @dataclass(frozen=True)
 class RunInputs:
     """The published folders that a run trains from."""
@@ -41,16 +44,21 @@ class RunInputs:
 
 
 class RunFolder:
-    """One run's folder.
+    """One run's folder, seen from one of its two jobs: their attempts are apart, all else is the same.
 
     Args:
         root: The store's root.
         run: The run's name; see `check_run_name`.
+        purpose: Of the job.
+
+    Attributes:
+        job_path: The job's own folder, with which its nodes are started.
     """
 
-    def __init__(self, root: str | Path, run: str) -> None:
+    def __init__(self, root: str | Path, run: str, purpose: JobPurpose = "training") -> None:
         check_run_name(run)
         self.run = run
+        self.purpose = purpose
         self.root = Path(root).expanduser().absolute()
         self.path = self.root / "runs" / run
         self.events = self.path / "events"
@@ -59,13 +67,30 @@ class RunFolder:
         self.evaluation = self.path / "evaluation"
         self.config_file = self.path / "config.yaml"
         self.stop_request = self.path / "stop"
-        self.launcher_heartbeat = self.path / "heartbeats" / "launcher"
+        self.job_path = self.path if purpose == "training" else self.evaluation
+        self.launcher_heartbeat = self.job_path / "heartbeats" / "launcher"
 
     @classmethod
     def at(cls, path: str | Path) -> "RunFolder":
-        """The run whose folder is `path`, which is `<root>/runs/<run>`."""
+        """The run whose job's folder is `path`: `<root>/runs/<run>`, or `evaluation` below it."""
         folder = Path(path).absolute()
+        if folder.name == "evaluation" and folder.parent.parent.name == "runs":
+            return cls(folder.parents[2], folder.parent.name, "evaluation")
         return cls(folder.parent.parent, folder.name)
+
+    def seen_from(self, purpose: JobPurpose) -> "RunFolder":
+        """The same run, from the job of this purpose."""
+        return RunFolder(self.root, self.run, purpose)
+
+    @property
+    def rank_prefix(self) -> str:
+        """What the sources of events begin with that the job's ranks write; the rank's number follows."""
+        return "rank-" if self.purpose == "training" else f"{self.purpose}-rank-"
+
+    @property
+    def node_prefix(self) -> str:
+        """Likewise of the job's nodes."""
+        return "node-" if self.purpose == "training" else f"{self.purpose}-node-"
 
     def create(self, config: RunConfig) -> None:
         """Make the folder and save the config.
@@ -148,12 +173,13 @@ class RunFolder:
         return Path(folder)
 
     def attempt(self, number: int) -> Path:
-        """The folder of an attempt, counted from 1."""
-        return self.path / "attempts" / str(number)
+        """The folder of an attempt of the job, counted from 1."""
+        return self.job_path / "attempts" / str(number)
 
     def attempts(self) -> list[int]:
-        """Numbers of the attempts so far, ascending."""
-        folders = (self.path / "attempts").glob("*") if (self.path / "attempts").is_dir() else []
+        """Numbers of the job's attempts so far, ascending."""
+        attempts = self.job_path / "attempts"
+        folders = attempts.glob("*") if attempts.is_dir() else []
         return sorted(int(folder.name) for folder in folders if folder.name.isdigit())
 
 

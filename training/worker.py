@@ -13,13 +13,12 @@ from types import FrameType
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, UserError
 from training.events import EventWriter
 from training.processes import die_with_parent
-from training.rank import Rank
 from training.run_folder import RunFolder
 from training.store import disk_errors
 
 
 def main(run_folder: str) -> int:
-    """Train one rank's part of the run; returns the exit code."""
+    """Do one rank's part of the run's training, or of its evaluation; returns the exit code."""
     die_with_parent(int(os.environ.get("SHARDLINE_NODE_PID", "0")) or None)
     stop = StopFlag()
     rank = int(os.environ["RANK"])
@@ -27,11 +26,24 @@ def main(run_folder: str) -> int:
     folder = RunFolder.at(run_folder)
     try:
         with disk_errors(folder.root):
-            events = EventWriter(folder.events, f"rank-{rank}", attempt)
-            finished = Rank(folder, events, attempt, stop).run()
+            finished = _run(folder, rank, attempt, stop)
     except BaseException as error:
         return _report(error, folder.attempt(attempt), rank)
     return 0 if finished else EXIT_INTERRUPTED
+
+
+def _run(folder: RunFolder, rank: int, attempt: int, stop: "StopFlag") -> bool:
+    """The rank's work; whether it came to its end."""
+    source = f"{folder.rank_prefix}{rank}"
+    # Here, because each has much to import that the other does without.
+    if folder.purpose == "evaluation":
+        from training.measure.rank import MeasuringRank
+
+        # Attempts in the event stream are the training's.
+        return MeasuringRank(folder, EventWriter(folder.events, source)).run()
+    from training.rank import Rank
+
+    return Rank(folder, EventWriter(folder.events, source, attempt), attempt, stop).run()
 
 
 class StopFlag:

@@ -9,6 +9,9 @@ LABEL = "shardline.dev"
 RUN_LABEL = f"{LABEL}/run"
 RUN_ID_LABEL = f"{LABEL}/run-id"
 ATTEMPT_LABEL = f"{LABEL}/attempt"
+PURPOSE_LABEL = "app.kubernetes.io/component"
+"""`training` or `evaluation`."""
+
 PROGRESS = f"{LABEL}/progress"
 """Annotation with the newest step, as JSON; see `components.cluster.progress`."""
 

@@ -9,9 +9,10 @@ from components.image import STEPS_IMAGE
 def download_model(store: str, run: str, model: dsl.Output[dsl.Model]) -> None:
     """Publish the run's model in the store, as safetensors with its tokenizer.
 
-    A hub model is pinned to a commit, a local folder is copied, a GGUF file is converted to bf16. A model that is
-    in the store already is found by its fingerprint and not fetched again. Pickled checkpoints and code that
-    comes with a model are never taken. With `model.init` random, weights are not taken either.
+    A hub model is pinned to a commit and one in S3 to its ETags, a local folder is copied, a GGUF file is
+    converted to bf16. A model that is in the store already is found by its fingerprint and not fetched again.
+    Pickled checkpoints and code that comes with a model are never taken. With `model.init` random, weights are
+    not taken either.
 
     Args:
         store: Root folder of the store.

@@ -9,7 +9,7 @@ from typing import Any
 from training.config import RunConfig
 from training.errors import UserError
 from training.hub import one_line
-from training.model_source import weight_files
+from training.model_files import weight_files
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from components.download_model.convert import convert
 from components.download_model.describe import check_context, describe, read_config
-from components.download_model.fetch import copy_folder, fetch
+from components.download_model.fetch import copy_folder, fetch_from_hub, fetch_from_s3
 from components.step import Step
 from training.config import RunConfig
 from training.hub import quiet_libraries
@@ -15,6 +15,7 @@ from training.model_source import (
     HubModel,
     LocalFolder,
     ModelSource,
+    S3Folder,
     classify,
     model_key,
     pin,
@@ -22,7 +23,7 @@ from training.model_source import (
 )
 from training.store import Store, about
 
-_KINDS = {HubModel: "hub", LocalFolder: "folder", GgufFile: "gguf"}
+_KINDS = {HubModel: "hub", LocalFolder: "folder", S3Folder: "s3", GgufFile: "gguf"}
 
 
 def download(step: Step) -> Path:
@@ -72,8 +73,11 @@ def _fill(step: Step, config: RunConfig, source: ModelSource, staging: Path) -> 
     def check(folder: Path) -> None:
         check_context(read_config(folder).context_length, config)
 
+    partial = step.folder.path / "download"
     if isinstance(source, HubModel):
-        return fetch(source, config.model, step.folder.path / "download", staging, check, step.note)
+        return fetch_from_hub(source, config.model, partial, staging, check, step.note)
+    if isinstance(source, S3Folder):
+        return fetch_from_s3(source, config.model, partial, staging, check, step.note)
     if isinstance(source, LocalFolder):
         check(source.path)
         return copy_folder(source.path, config.model, staging)

@@ -1,30 +1,28 @@
-"""Taking a model's files from the hub or from a local folder: safetensors, configuration and tokenizer only."""
+"""Taking a model's files from the hub, S3 or a local folder: safetensors, configuration and tokenizer only."""
 
-import contextlib
 import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from components.download_model.volume import check_room, progress
 from training.config import ModelConfig
 from training.errors import UserError
 from training.hub import hub_errors
-from training.model_source import (
-    WEIGHTS,
-    WEIGHTS_INDEX,
-    HubModel,
-    check_folder,
-    no_safetensors,
-    small_files,
-    takes_weights,
-    weight_files,
-)
+from training.model_files import WEIGHTS, WEIGHTS_INDEX, check_folder, no_safetensors, weight_files
+from training.model_source import HubModel, S3Folder, small_files, takes_weights
+from training.s3 import S3Object, s3_errors
+from training.s3_model import objects_below, pinned_objects, s3_revision
 
-_PROGRESS_EVERY_S = 30.0
+_CARD = "README.md"
+
+_AT_ONCE = 8
+"""Files that are fetched from S3 at the same time."""
+
+_COPY_BYTES = 2**22
 
 
-def fetch(
+def fetch_from_hub(
     source: HubModel,
     model: ModelConfig,
     partial: Path,
@@ -50,32 +48,119 @@ def fetch(
     """
     from huggingface_hub import HfApi, snapshot_download
 
-    names, with_weights = small_files(model), takes_weights(model)
     with hub_errors(source.name, source.revision, "model"):
         info = HfApi().model_info(source.name, revision=source.revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
 
-        def get(files: list[str]) -> None:
-            snapshot_download(source.name, revision=source.revision, local_dir=partial, allow_patterns=files)
+        def get(files: Sequence[str]) -> None:
+            snapshot_download(source.name, revision=source.revision, local_dir=partial, allow_patterns=list(files))
 
-        get([name for name in names if name in sizes])
-        if with_weights and WEIGHTS_INDEX not in sizes and WEIGHTS not in sizes:
-            raise no_safetensors(f"the hub model '{source.name}'", sizes)
-        check(partial)
-        weights = [WEIGHTS] if with_weights else []
-        if with_weights and WEIGHTS_INDEX in sizes:
-            weights = [path.name for path in weight_files(partial)]
-        num_bytes = sum(sizes.get(name, 0) for name in weights)
-        _check_room(partial, num_bytes)
-        if weights:
-            with _progress(partial, num_bytes, note):
-                get(weights)
+        _take(f"the hub model '{source.name}'", sizes, get, model, partial, staging, check, note)
+    shutil.rmtree(partial)
+    return getattr(info.card_data, "license", None)
+
+
+def fetch_from_s3(
+    source: S3Folder,
+    model: ModelConfig,
+    partial: Path,
+    staging: Path,
+    check: Callable[[Path], None],
+    note: Callable[[str], None],
+) -> str | None:
+    """Fetch a model from S3, several files at once.
+
+    Arguments and what is returned are those of `fetch_from_hub`.
+
+    Raises:
+        UserError: No access, no network, no safetensors, no room for them, or other objects than the revision's.
+    """
+    objects = pinned_objects(source.address, source.revision, takes_weights(model))
+    # What is there under another revision is of other objects.
+    folder = partial / s3_revision(objects)
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in partial.iterdir():
+        if other != folder:
+            shutil.rmtree(other)
+    card = objects_below(source.address).get(_CARD)
+
+    def get(files: Sequence[str]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            # As a list, so that the first error is raised here.
+            list(pool.map(lambda name: resume(objects[name], folder / name), files))
+
+    sizes = {name: found.size for name, found in objects.items()}
+    _take(f"'{source.address}'", sizes, get, model, folder, staging, check, note)
+    if card is not None:
+        resume(card, folder / _CARD)
+    licence = _card_licence(folder / _CARD)
+    shutil.rmtree(partial)
+    return licence
+
+
+def resume(source: S3Object, target: Path) -> None:
+    """Fetch an object, from where an earlier try ended; one that is there whole is left.
+
+    Args:
+        source: The object.
+        target: File for it. A part of it has another name.
+
+    Raises:
+        UserError: It cannot be read, or has changed.
+    """
+    if target.is_file():
+        return
+    part = target.with_name(f"{target.name}.part")
+    there = part.stat().st_size if part.is_file() else 0
+    with s3_errors(source.address), source.open(there) as stream, part.open("ab") as file:
+        shutil.copyfileobj(stream, file, _COPY_BYTES)
+    part.rename(target)
+
+
+def _take(
+    where: str,
+    sizes: Mapping[str, int],
+    get: Callable[[Sequence[str]], None],
+    model: ModelConfig,
+    partial: Path,
+    staging: Path,
+    check: Callable[[Path], None],
+    note: Callable[[str], None],
+) -> None:
+    """Fetch the small files, look at them, fetch the weights that they name, and move all to its place.
+
+    Args:
+        where: The model, as a sentence begins.
+        sizes: Bytes of its files by their names.
+        get: Fetches files by their names into `partial`.
+        model: As of `fetch_from_hub`, like all below.
+        partial: Folder to download into.
+        staging: Where the finished files go.
+        check: Called when the small files are there.
+        note: Says something to people.
+    """
+    names, with_weights = small_files(model), takes_weights(model)
+    get([name for name in names if name in sizes])
+    if with_weights and WEIGHTS_INDEX not in sizes and WEIGHTS not in sizes:
+        raise no_safetensors(where, sizes)
+    check(partial)
+    weights = [WEIGHTS] if with_weights else []
+    if with_weights and WEIGHTS_INDEX in sizes:
+        weights = [path.name for path in weight_files(partial)]
+        missing = [name for name in weights if name not in sizes]
+        if missing:
+            raise UserError(
+                f"{where} is not whole: {WEIGHTS_INDEX} names {missing[0]}, which is missing. Upload it"
+            )
+    num_bytes = sum(sizes[name] for name in weights)
+    check_room(partial, num_bytes)
+    if weights:
+        with progress(partial, num_bytes, note):
+            get(weights)
     check_folder(partial, with_weights)
     for name in [*names, *weights]:
         if (partial / name).is_file():
             shutil.move(partial / name, staging / name)
-    shutil.rmtree(partial)
-    return getattr(info.card_data, "license", None)
 
 
 def copy_folder(folder: Path, model: ModelConfig, staging: Path) -> str | None:
@@ -84,7 +169,7 @@ def copy_folder(folder: Path, model: ModelConfig, staging: Path) -> str | None:
     for path in [*(folder / name for name in small_files(model)), *weights]:
         if path.is_file():
             shutil.copyfile(path, staging / path.name)
-    return _card_licence(folder / "README.md")
+    return _card_licence(folder / _CARD)
 
 
 def _card_licence(card: Path) -> str | None:
@@ -98,35 +183,3 @@ def _card_licence(card: Path) -> str | None:
     except (ValueError, yaml.YAMLError):
         return None  # a README that is not a model card
     return licence if isinstance(licence, str) else None
-
-
-def _check_room(folder: Path, num_bytes: int) -> None:
-    there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    free = shutil.disk_usage(folder).free
-    if num_bytes - there > free:
-        raise UserError(
-            f"the model's weights are {num_bytes / 1e9:.1f} GB, but the volume of the store has "
-            f"{free / 1e9:.1f} GB free: free some space or choose another store"
-        )
-
-
-@contextlib.contextmanager
-def _progress(folder: Path, num_bytes: int, note: Callable[[str], None]) -> Iterator[None]:
-    """Say now and then how far a download is; the hub's own bars are made for terminals."""
-    done = threading.Event()
-    started = time.monotonic()
-
-    def report() -> None:
-        while not done.wait(_PROGRESS_EVERY_S):
-            with contextlib.suppress(FileNotFoundError):  # a file was renamed while it was counted
-                there = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-                note(f"{there / 1e9:.1f} of {num_bytes / 1e9:.1f} GB after {time.monotonic() - started:.0f} s")
-
-    thread = threading.Thread(target=report, daemon=True)
-    note(f"downloading {num_bytes / 1e9:.2f} GB of weights")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

@@ -4,57 +4,17 @@ Text stays text and takes the page's font; colours are CSS variables of the page
 and dark.
 """
 
-import html
-import io
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from components.charts import BASE, INK, QUIET, STYLE, TRAIN, TUNED, as_svg, new_figure
 from components.evaluate.formats import as_count, as_loss, as_percent, as_rate, as_tick
 from training.events import TrainStep
 from training.history import History
-
-# Drawn in colours that nothing else has, each replaced by the variable of its name.
-_INK, _QUIET, _RULE, _TRAIN, _BASE, _TUNED = (f"#0a{n:02x}0b" for n in range(1, 7))
-_VARIABLES = {
-    _INK: "var(--ink)",
-    _QUIET: "var(--quiet)",
-    _RULE: "var(--rule)",
-    _TRAIN: "var(--train)",
-    _BASE: "var(--base)",
-    _TUNED: "var(--tuned)",
-}
-
-_STYLE = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 12,
-    "text.parse_math": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.facecolor": "none",
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _QUIET,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "grid.color": _RULE,
-    "grid.linewidth": 1,
-    "xtick.color": _RULE,
-    "ytick.color": _RULE,
-    "xtick.labelcolor": _QUIET,
-    "ytick.labelcolor": _QUIET,
-    "ytick.major.size": 0,
-    "xtick.major.size": 4,
-    "lines.linewidth": 2,
-    "lines.solid_capstyle": "round",
-    "lines.solid_joinstyle": "round",
-}
 
 _TICKS = [1, 2, 5, 10]
 """Distances between ticks that people count in, times a power of ten."""
@@ -94,35 +54,35 @@ def loss_chart(history: History, base_loss: float, tuned_loss: float) -> Chart:
     """
     x, losses = _thinned(history.steps, [step.loss for step in history.steps])
     smooth = _smoothed(losses)
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "loss"}):
-        figure = _figure(width=820, height=380)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "loss"}):
+        figure = new_figure(width=820, height=380)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[6, 1])
         figure.subplots_adjust(left=48 / 820, right=1 - 150 / 820, top=1 - 12 / 380, bottom=44 / 380, hspace=0.16)
         _resumptions(top, history)
-        top.axhline(base_loss, color=_BASE, linestyle=(0, (4, 4)))
+        top.axhline(base_loss, color=BASE, linestyle=(0, (4, 4)))
         # Half a period later: equal losses show as both colours in turn.
-        top.axhline(tuned_loss, color=_TUNED, linestyle=(4, (4, 4)))
+        top.axhline(tuned_loss, color=TUNED, linestyle=(4, (4, 4)))
         if smooth != losses:
-            top.plot(x, losses, color=_TRAIN, alpha=0.5, linewidth=1)
-        top.plot(x, smooth, color=_TRAIN, marker="o" if len(x) == 1 else None)
+            top.plot(x, losses, color=TRAIN, alpha=0.5, linewidth=1)
+        top.plot(x, smooth, color=TRAIN, marker="o" if len(x) == 1 else None)
         measured = {step: evaluation.loss for step, evaluation in history.heldout.items()}
         if measured:
             # With a dot at each, many would become a band.
             every = -(-len(measured) // _MAX_DOTS)
             dots = {"marker": "o", "markersize": 5, "markevery": every}
-            top.plot(list(measured), list(measured.values()), color=_TUNED, linewidth=1, **dots)
+            top.plot(list(measured), list(measured.values()), color=TUNED, linewidth=1, **dots)
         top.margins(y=0.08)
         top.yaxis.set_major_locator(MaxNLocator(6, steps=_TICKS))
         _labels_at_the_end(
             top,
             {
-                f"held-out, base  {as_loss(base_loss)}": (base_loss, _BASE),
-                f"held-out, tuned  {as_loss(tuned_loss)}": (tuned_loss, _TUNED),
-                f"training  {as_loss(smooth[-1])}": (smooth[-1], _TRAIN),
+                f"held-out, base  {as_loss(base_loss)}": (base_loss, BASE),
+                f"held-out, tuned  {as_loss(tuned_loss)}": (tuned_loss, TUNED),
+                f"training  {as_loss(smooth[-1])}": (smooth[-1], TRAIN),
             },
         )
         rates = [step.learning_rate for step in history.steps]
-        bottom.plot(*_thinned(history.steps, rates), color=_QUIET, linewidth=1.5)
+        bottom.plot(*_thinned(history.steps, rates), color=QUIET, linewidth=1.5)
         bottom.set_ylim(0, max(rates) * 1.15 or 1)
         bottom.set_yticks([])
         bottom.grid(False)
@@ -131,7 +91,7 @@ def loss_chart(history: History, base_loss: float, tuned_loss: float) -> Chart:
             (1.02, 0.5),
             xycoords="axes fraction",
             va="center",
-            color=_QUIET,
+            color=QUIET,
         )
         _step_axis(bottom, history, max_ticks=8)
         first, last = history.steps[0], history.steps[-1]
@@ -142,7 +102,7 @@ def loss_chart(history: History, base_loss: float, tuned_loss: float) -> Chart:
         )
         if measured:
             summary += f" While training, held-out loss went {_from_to(measured)}."
-        svg = _svg(figure, "loss", summary)
+        svg = as_svg(figure, "loss", summary)
     caption = "Cross-entropy in nats per supervised token; dashed: held-out loss before and after."
     if measured:
         # It may be less than is measured before and after, and then the dots may end beside the dashes.
@@ -193,19 +153,19 @@ def split_chart(history: History) -> Chart:
     split = {phase: seconds for phase, seconds in history.split.items() if seconds > 0}
     total = sum(split.values())
     shares = {phase: seconds / total for phase, seconds in split.items()}
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": "split"}):
-        figure = _figure(width=400, height=220)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "split"}):
+        figure = new_figure(width=400, height=220)
         axes = figure.subplots()
         figure.subplots_adjust(left=86 / 400, right=1 - 64 / 400, top=1 - 12 / 220, bottom=14 / 220)
-        bars = axes.barh(list(shares), list(shares.values()), height=0.6, color=_TRAIN)
-        axes.bar_label(bars, [as_percent(share) for share in shares.values()], padding=6, color=_INK)
+        bars = axes.barh(list(shares), list(shares.values()), height=0.6, color=TRAIN)
+        axes.bar_label(bars, [as_percent(share) for share in shares.values()], padding=6, color=INK)
         axes.set_xlim(0, max(shares.values()))
         axes.invert_yaxis()
         axes.grid(False)
         axes.set_xticks([])
         axes.spines["bottom"].set_visible(False)
         told = ", ".join(f"{phase} {as_percent(share)}" for phase, share in shares.items())
-        svg = _svg(figure, "split", f"Shares of the steps' time: {told}.")
+        svg = as_svg(figure, "split", f"Shares of the steps' time: {told}.")
     caption = "Shares of the steps' time. Compute includes collectives, and so the waiting for other ranks."
     return Chart("Where the time went", svg, caption)
 
@@ -214,23 +174,18 @@ def _small_chart(
     history: History, name: str, values: Sequence[float], level: float, label: str, summary: str
 ) -> str:
     x, y = _thinned(history.steps, values)
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = _figure(width=400, height=220)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
+        figure = new_figure(width=400, height=220)
         axes = figure.subplots()
         figure.subplots_adjust(left=44 / 400, right=1 - 22 / 400, top=1 - 26 / 220, bottom=44 / 220)
-        axes.axhline(level, color=_QUIET, linewidth=1.5, linestyle=(0, (2, 3)))
-        axes.plot(x, y, color=_TRAIN, marker="o" if len(x) == 1 else None)
+        axes.axhline(level, color=QUIET, linewidth=1.5, linestyle=(0, (2, 3)))
+        axes.plot(x, y, color=TRAIN, marker="o" if len(x) == 1 else None)
         axes.set_ylim(0, max([*y, level]) * 1.12 or 1)
         axes.yaxis.set_major_locator(MaxNLocator(4, steps=_TICKS))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: as_tick(value)))
-        axes.annotate(label, (1, 1.03), xycoords="axes fraction", ha="right", va="bottom", color=_INK)
+        axes.annotate(label, (1, 1.03), xycoords="axes fraction", ha="right", va="bottom", color=INK)
         _step_axis(axes, history, max_ticks=6)
-        return _svg(figure, name, summary)
-
-
-def _figure(width: float, height: float) -> Figure:
-    # 72 to the inch: one unit of the drawing is a pixel, where the page shows it at its own size.
-    return Figure(figsize=(width / 72, height / 72), facecolor="none")
+        return as_svg(figure, name, summary)
 
 
 def _step_axis(axes: Any, history: History, max_ticks: int) -> None:
@@ -245,7 +200,7 @@ def _step_axis(axes: Any, history: History, max_ticks: int) -> None:
 def _resumptions(axes: Any, history: History) -> None:
     for attempt in history.attempts[1:]:
         if attempt.first_step is not None:
-            axes.axvline(attempt.first_step - 0.5, color=_QUIET, linewidth=1, linestyle=(0, (1, 3)))
+            axes.axvline(attempt.first_step - 0.5, color=QUIET, linewidth=1, linestyle=(0, (1, 3)))
             axes.annotate(
                 f"attempt {attempt.number}",
                 (attempt.first_step - 0.5, 1),
@@ -253,7 +208,7 @@ def _resumptions(axes: Any, history: History) -> None:
                 xytext=(4, -2),
                 textcoords="offset points",
                 va="top",
-                color=_QUIET,
+                color=QUIET,
                 size=11,
             )
 
@@ -303,30 +258,3 @@ def _smoothed(values: Sequence[float]) -> list[float]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _svg(figure: Figure, name: str, summary: str) -> str:
-    """The figure as an SVG element for an HTML page."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    # The style sheet is for pages of its own: it would apply to the whole document.
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = svg.replace("xlink:href", "href")
-    svg = _with_own_ids(svg, name)
-    for color, variable in _VARIABLES.items():
-        svg = svg.replace(color, variable)
-    view = re.search(r'viewBox="([^"]+)"', svg)
-    assert view is not None
-    text = html.escape(summary)
-    opening = f'<svg viewBox="{view[1]}" class="chart-{name}" role="img" aria-label="{text}"><title>{text}</title>'
-    svg = opening + svg[svg.index(">") + 1 :]
-    return re.sub(r"\s*\n\s*", "\n", svg).strip()
-
-
-def _with_own_ids(svg: str, name: str) -> str:
-    """Keep the ids that are referred to, under the chart's name: a page holds several charts."""
-    used = set(re.findall(r'(?:href="|url\()#([^")]+)', svg))
-    svg = re.sub(r' id="([^"]+)"', lambda found: f' id="{name}-{found[1]}"' if found[1] in used else "", svg)
-    return re.sub(r'(href="|url\()#', rf"\g<1>#{name}-", svg)

@@ -1,23 +1,31 @@
-"""Compare the tuned model of a run with its base: the work of the evaluate step."""
+"""Compare the tuned model of a run with its base and with the champion: the work of the evaluate step."""
 
 import importlib.metadata
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from components.evaluate.formats import as_count, as_loss, as_perplexity
+from components.evaluate.champion import Opponent, find_opponent
+from components.evaluate.decision import Decision, as_markdown, decide, save_decision
+from components.evaluate.formats import as_count, as_interval, as_loss, as_perplexity
+from components.evaluate.job import measure
 from components.evaluate.report import ReportData, render_report
-from components.evaluate.results import ModelName, ModelResult, load_result, save_result
-from components.evaluate.settings import Settings
+from components.evaluate.results import ModelResult, result_of, save_result
+from components.evaluate.subjects import subjects_of
+from components.jobs.describe import TaskSettings
 from components.step import Step
 from training.adapter_folder import has_model, is_adapter
 from training.config import RunConfig
 from training.errors import UserError
-from training.events import Evaluation
+from training.events import Evaluation, Note
 from training.history import History, read_history
 from training.hub import quiet_libraries
+from training.measure.measured import Measured
+from training.measure.request import ModelName
+from training.measure.tasks import check_tasks
 from training.run_folder import RunFolder, RunInputs
-from training.store import MANIFEST, Store, about, checksum, write_atomically
+from training.store import about, write_atomically
 
 
 class MetricsSink(Protocol):
@@ -27,109 +35,115 @@ class MetricsSink(Protocol):
         """Record one figure."""
 
 
-def evaluate_run(step: Step, metrics: MetricsSink, report_path: str | Path) -> None:
-    """Measure base and tuned model on the held-out rows, and report.
+def evaluate_run(
+    step: Step,
+    metrics: MetricsSink,
+    report_path: str | Path,
+    decision_path: str | Path,
+    task: TaskSettings | None = None,
+    job: str = "",
+) -> None:
+    """Measure base model, tuned model and champion on the held-out rows, let the gate decide, and report.
 
-    The base model's result is kept in the store, where all runs with the same model, data set and settings
-    find it; the tuned model's in the run's folder, for as long as the model stays the same.
+    A model that was measured before under the same settings is not measured again: results of base model and
+    champion are kept in the store, where all runs find them; the tuned model's in the run's folder, for as long as
+    the model stays the same.
 
     Args:
         step: The step at work.
         metrics: Receives the figures.
         report_path: Where the HTML report goes, besides `<run>/evaluation/report.html`.
+        decision_path: Where the gate's decision goes as Markdown.
+        task: Settings of the KFP task, for the pods of a cluster job.
+        job: Name of the pipeline job.
 
     Raises:
         UserError: There is no tuned model, or nothing to measure on, or a loss is not finite.
+        StepFailed: The job that measures failed as often as it may.
     """
     quiet_libraries()
     folder = step.folder
     inputs, config = folder.inputs(), folder.config()
     if not has_model(folder.model):
         raise UserError(f"the run '{folder.run}' has no tuned model in {folder.model}: run the step train again")
-    settings = Settings.of(config)
-    base = _base_result(step, inputs, settings)
-    save_result(base, folder.evaluation / "base.json")
-    tuned = _tuned_result(step, inputs, settings)
-    for result in (base, tuned):
+    check_tasks(config.evaluation.tasks)
+    opponent = find_opponent(step, config, inputs.model)
+    if opponent.is_trouble:
+        print(opponent.reason, flush=True)
+        step.write(Note(level="warning", text=opponent.reason))
+    subjects = subjects_of(folder, config, inputs, opponent.champion)
+    measured = measure(step, config, subjects, task or TaskSettings(), job)
+    results = _results(measured)
+    for result in results.values():
+        save_result(result, folder.evaluation / f"{result.name}.json")
         step.write(Evaluation(name=result.name, loss=result.loss, num_supervised=result.num_supervised))
+        _note_loss(step, result)
+    if "champion" not in results:
+        (folder.evaluation / "champion.json").unlink(missing_ok=True)
+    _decide_and_report(step, config, inputs, results, opponent, metrics, Path(report_path), Path(decision_path))
 
+
+def _results(measured: dict[ModelName, Measured]) -> dict[ModelName, ModelResult]:
+    others = tuple(one for name, one in measured.items() if name != "tuned")
+    return {name: result_of(one, others if name == "tuned" else ()) for name, one in measured.items()}
+
+
+def _decide_and_report(
+    step: Step,
+    config: RunConfig,
+    inputs: RunInputs,
+    results: dict[ModelName, ModelResult],
+    opponent: Opponent,
+    metrics: MetricsSink,
+    report_path: Path,
+    decision_path: Path,
+) -> None:
+    folder = step.folder
+    base, tuned = results["base"], results["tuned"]
+    decision = decide(config.registry, tuned, base, results.get("champion"), opponent)
+    save_decision(folder, decision, (folder.evaluation / "tuned.json").stat().st_mtime)
     history = read_history(folder.events)
-    for name, value in _figures(base, tuned, history).items():
+    for name, value in _figures(results, history).items():
         metrics.log_metric(name, value)
-    html = render_report(_report_data(folder, config, inputs, settings, base, tuned, history))
+    html = render_report(_report_data(folder, config, inputs, results, decision, history))
     write_atomically(folder.evaluation / "report.html", html)
-    write_atomically(Path(report_path), html)
-    step.detail = f"perplexity {as_perplexity(base.perplexity)} → {as_perplexity(tuned.perplexity)}"
+    write_atomically(report_path, html)
+    change = f"perplexity {as_perplexity(base.perplexity)} → {as_perplexity(tuned.perplexity)}"
+    write_atomically(decision_path, as_markdown(decision, f"Held-out {change}."))
+    step.note(f"{decision.headline} {' '.join(decision.reasons)}")
+    step.detail = change
 
 
-def _base_result(step: Step, inputs: RunInputs, settings: Settings) -> ModelResult:
-    store = Store(step.folder.root)
-    key = settings.fingerprint(model=inputs.model.name, dataset=inputs.dataset.name)
-    published = store.get("evaluations", key)
-    known = load_result(published / "base.json") if published is not None else None
-    if known is not None:
-        _note_loss(step, known, measured_before=True)
-        return known
-    result = _measure(step, "base", inputs.model, inputs, settings, key)
-    with store.publish(
-        "evaluations", key, {"model": inputs.model.name, "dataset": inputs.dataset.name}
-    ) as staging:
-        save_result(result, staging / "base.json")
-    return result
-
-
-def _tuned_result(step: Step, inputs: RunInputs, settings: Settings) -> ModelResult:
-    file = step.folder.evaluation / "tuned.json"
-    manifest = step.folder.model / MANIFEST
-    # A model without a manifest has no identity to compare, so its result is never taken again.
-    identity = checksum(manifest) if manifest.is_file() else ""
-    key = settings.fingerprint(model=identity, dataset=inputs.dataset.name)
-    known = load_result(file) if identity else None
-    if known is not None and known.made_from == key:
-        _note_loss(step, known, measured_before=True)
-        return known
-    result = _measure(step, "tuned", step.folder.model, inputs, settings, key)
-    save_result(result, file)
-    return result
-
-
-def _measure(
-    step: Step, name: ModelName, model: Path, inputs: RunInputs, settings: Settings, made_from: str
-) -> ModelResult:
-    # Here, because it imports transformers, which results that are at hand do without.
-    from components.evaluate.measure import measure
-
-    result = measure(name, model, inputs.dataset, settings, made_from, step.note, base_folder=inputs.model)
-    _note_loss(step, result)
-    return result
-
-
-def _note_loss(step: Step, result: ModelResult, measured_before: bool = False) -> None:
+def _note_loss(step: Step, result: ModelResult) -> None:
+    interval = as_interval(result.estimate, as_loss)
     step.note(
-        f"held-out loss of the {result.name} model: {as_loss(result.loss)} "
+        f"held-out loss of the {result.name} model: {as_loss(result.loss)}{interval and f' {interval}'} "
         f"(perplexity {as_perplexity(result.perplexity)}) over {as_count(result.num_supervised)} tokens"
-        f"{', measured before' if measured_before else ''}"
     )
 
 
-def _figures(base: ModelResult, tuned: ModelResult, history: History) -> dict[str, float]:
-    figures: dict[str, float | None] = {
-        "base_loss": base.loss,
-        "tuned_loss": tuned.loss,
-        "base_perplexity": base.perplexity,
-        "tuned_perplexity": tuned.perplexity,
-        "loss_improvement": base.loss - tuned.loss,
-        "num_supervised_tokens": tuned.num_supervised,
+def _figures(results: dict[ModelName, ModelResult], history: History) -> dict[str, float]:
+    figures: dict[str, float | None] = {}
+    for name, result in results.items():
+        figures[f"{name}_loss"] = result.loss
+        figures[f"{name}_perplexity"] = result.perplexity
+        for score, estimate in result.scores.items():
+            figures[f"{name}_{score.replace('/', '_')}"] = estimate.value
+    figures |= {
+        "loss_improvement": results["base"].loss - results["tuned"].loss,
+        "num_supervised_tokens": results["tuned"].num_supervised,
         "tokens_per_s": history.tokens_per_s,
         "peak_memory_gib": history.peak_memory_gib,
     }
-    return {name: value for name, value in figures.items() if value is not None}
+    # JSON has no number for what a task could not tell.
+    return {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
 
 
-def _new_weights(settings: Settings) -> str | None:
+def _new_weights(config: RunConfig) -> str | None:
     """What the base model's weights are, where they are not the published ones."""
-    seed = settings.seed_of_weights
-    return None if seed is None else f"new, drawn with the seed {seed}, as the training's were"
+    if config.model.init != "random":
+        return None
+    return f"new, drawn with the seed {config.training.seed}, as the training's were"
 
 
 def _form(model: Path, config: RunConfig) -> str | None:
@@ -145,23 +159,24 @@ def _report_data(
     folder: RunFolder,
     config: RunConfig,
     inputs: RunInputs,
-    settings: Settings,
-    base: ModelResult,
-    tuned: ModelResult,
+    results: dict[ModelName, ModelResult],
+    decision: Decision,
     history: History,
 ) -> ReportData:
     model, dataset = about(inputs.model), about(inputs.dataset)
+    champion = decision.champion_version
     ended = datetime.fromtimestamp(history.ended, UTC) if history.ended is not None else datetime.now(UTC)
     lineage: dict[str, Any] = {
         "Base model": model.get("source", config.model.name),
         "Revision of the model": model.get("revision", config.model.revision),
         "Base model in the store": inputs.model.name,
-        "Weights of the base model": _new_weights(settings),
+        "Weights of the base model": _new_weights(config),
         "Tuned model": _form(folder.model, config),
-        "Data set": dataset.get("source", config.data.train),
+        "Data set": config.data.train_name,
         "Revision of the data": dataset.get("revision", config.data.revision),
         "Data set in the store": inputs.dataset.name,
-        "Measured in": f"{settings.precision} on {settings.device.type}",
+        "Champion": champion and f"{config.registry.model_name} version {champion}",
+        "Measured in": results["tuned"].measured_in,
         "torch": importlib.metadata.version("torch"),
         "transformers": importlib.metadata.version("transformers"),
     }
@@ -169,8 +184,8 @@ def _report_data(
         run=folder.run,
         date=f"{ended.day} {ended:%B %Y, %H:%M} UTC",
         config=config,
-        base=base,
-        tuned=tuned,
+        results=results,
+        decision=decision,
         history=history,
         dataset=dataset,
         lineage={name: str(value) for name, value in lineage.items() if value not in (None, "")},

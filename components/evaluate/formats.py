@@ -1,6 +1,9 @@
 """Figures as people read them."""
 
 import math
+from collections.abc import Callable
+
+from components.evaluate.intervals import Estimate
 
 
 def as_loss(loss: float) -> str:
@@ -21,6 +24,23 @@ def as_change(value: float, digits: int = 3) -> str:
     if float(text.replace(",", "")) == 0:
         return text
     return f"{'−' if value < 0 else '+'}{text}"
+
+
+def as_interval(estimate: Estimate, as_text: Callable[[float], str]) -> str:
+    """A 95 % confidence interval, as `[2.198, 2.231]`; empty where there is none.
+
+    Args:
+        estimate: With the interval.
+        as_text: Of its ends.
+    """
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"[{as_text(estimate.low)}, {as_text(estimate.high)}]"
+
+
+def as_score(value: float) -> str:
+    """A score from 0 to 1, as `0.412`; of another size, to four digits."""
+    return f"{value:.3f}" if abs(value) <= 1 else f"{value:.4g}"
 
 
 def as_rate(rate: float) -> str:

@@ -1,4 +1,4 @@
-"""The records of a run's attempts: `attempts/<n>/attempt.json`, and how a pipeline's training ended for good."""
+"""The records of a job's attempts: `attempts/<n>/attempt.json`, and how a pipeline's job ended for good."""
 
 import json
 import time
@@ -42,21 +42,21 @@ def failures_before(folder: RunFolder, job: str) -> int:
 
 
 def save_verdict(folder: RunFolder, job: str, incident: Incident, sentence: str) -> None:
-    """Remember that the training of a pipeline job failed for good."""
+    """Remember that the job of a pipeline failed for good."""
     if job:
         verdict = {"job": job, "what": incident.what, "sentence": sentence}
-        write_atomically(folder.path / "verdict.json", json.dumps(verdict))
+        write_atomically(folder.job_path / "verdict.json", json.dumps(verdict))
 
 
 def forget_verdict(folder: RunFolder) -> None:
     """At a pipeline's end: when somebody has it go on later, something may have been mended."""
-    (folder.path / "verdict.json").unlink(missing_ok=True)
+    (folder.job_path / "verdict.json").unlink(missing_ok=True)
 
 
 def verdict_of(folder: RunFolder, job: str) -> dict[str, str] | None:
     """The verdict of the same pipeline job: Kubeflow starts a step that failed again, which changes nothing."""
     try:
-        verdict = json.loads((folder.path / "verdict.json").read_text())
+        verdict = json.loads((folder.job_path / "verdict.json").read_text())
     except (OSError, ValueError):
         return None
     is_verdict = isinstance(verdict, dict) and {"job", "what", "sentence"} <= verdict.keys()

@@ -31,6 +31,9 @@ DEFAULT_ENV = {
 }
 """Of every pod; `cluster.env` wins."""
 
+_STEPS_OWN = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+"""Credentials of a step that its job has no use for."""
+
 _EFA_ENV = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
 
 
@@ -114,8 +117,8 @@ def describe_job(
         metrics_port=cluster.metrics_port,
     )
     return TrainingJob(
-        name=job_name(folder.run, attempt, nodes),
-        run_folder=folder.path,
+        name=job_name(folder.run, attempt, nodes, folder.purpose),
+        run_folder=folder.job_path,
         attempt=attempt,
         num_nodes=nodes,
         procs_per_node=ranks_per_node(config, task),
@@ -202,7 +205,9 @@ def _covers(mount: str, path: str) -> bool:
 def _secret_env(cluster: ClusterConfig, task: TaskSettings) -> tuple[dict[str, Any], ...]:
     """Entries by reference: what is secret is in no manifest."""
     entries = {
-        entry["name"]: entry for entry in task.env if entry.get("valueFrom") and entry["name"] not in cluster.env
+        entry["name"]: entry
+        for entry in task.env
+        if entry.get("valueFrom") and entry["name"] not in cluster.env and entry["name"] not in _STEPS_OWN
     }
     for name, reference in cluster.secrets.items():
         secret, _, key = reference.partition("/")

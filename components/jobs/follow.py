@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 from components.cluster.job_state import Phase
-from components.step import Step
 from components.jobs.deadlines import Deadlines, Overdue
 from components.jobs.launchers import Launcher
+from components.step import Step
 from training.config import ResilienceConfig
 from training.events import Evaluation, EventReader, Note, Span, TrainStep
 
@@ -15,11 +15,15 @@ _POLL_S = 0.3
 _PATIENCE_S = 10.0
 """Pods that wait for less are not worth a line."""
 
-_RANKS = "rank-"
 
-
-def follow(step: Step, launcher: Launcher, limits: ResilienceConfig) -> Overdue | None:
+def follow(step: Step, launcher: Launcher, limits: ResilienceConfig, rank_prefix: str) -> Overdue | None:
     """Show an attempt's progress until it ends.
+
+    Args:
+        step: The step at work.
+        launcher: Of the attempt.
+        limits: From the configuration.
+        rank_prefix: See `RunFolder.rank_prefix`.
 
     Returns:
         The limit that it passed, in which case it still runs; None if it ended by itself.
@@ -35,7 +39,7 @@ def follow(step: Step, launcher: Launcher, limits: ResilienceConfig) -> Overdue 
             step.note("the job waits in its queue" if phase is Phase.QUEUED else "the job's pods start")
         fresh = list(reader.poll())
         for event in fresh:
-            line = None if launcher.forwards_logs else _progress_line(event)
+            line = None if launcher.forwards_logs else _progress_line(event, rank_prefix)
             if line:
                 print(line, flush=True)
         newest = next((event for event in reversed(fresh) if isinstance(event, TrainStep)), None)
@@ -45,7 +49,7 @@ def follow(step: Step, launcher: Launcher, limits: ResilienceConfig) -> Overdue 
             return None
         if phase in (Phase.QUEUED, Phase.STARTING):
             waiting.tell(launcher)
-        progressed = any(event.source.startswith(_RANKS) for event in fresh)
+        progressed = any(event.source.startswith(rank_prefix) for event in fresh)
         overdue = deadlines.check(phase, progressed=progressed, now=time.monotonic())
         if overdue is not None:
             return overdue
@@ -83,7 +87,7 @@ class _Waiting:
                 self._step.write(Note(level="warning", text=reason))
 
 
-def _progress_line(event: Any) -> str | None:
+def _progress_line(event: Any, rank_prefix: str) -> str | None:
     if isinstance(event, TrainStep):
         return (
             f"step {event.step}/{event.num_steps}  loss {event.loss:.4f}  {event.tokens_per_s:,.0f} tokens/s  "
@@ -91,6 +95,6 @@ def _progress_line(event: Any) -> str | None:
         )
     if isinstance(event, Evaluation) and event.step is not None:
         return f"step {event.step}  held-out loss {event.loss:.4f}"
-    if isinstance(event, Span) and event.source == "rank-0" and event.phase == "end" and event.ok:
+    if isinstance(event, Span) and event.source == f"{rank_prefix}0" and event.phase == "end" and event.ok:
         return f"{event.name.replace('_', ' ')} took {event.seconds:.1f} s"
     return None

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from training.run_folder import JobPurpose, RunFolder
+
 
 @dataclass(frozen=True)
 class PodSettings:
@@ -76,11 +78,11 @@ class Scheduling:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One attempt at a run.
+    """One attempt at a run's training or evaluation.
 
     Attributes:
         name: See `job_name`; the same attempt always has the same name.
-        run_folder: All that the ranks need to know.
+        run_folder: The job's folder in the run's, which is all that the ranks need to know.
         attempt: Counted from 1.
         num_nodes: Nodes, each of which runs `python -m training.node <run folder>`.
         procs_per_node: Ranks on a node.
@@ -101,7 +103,12 @@ class TrainingJob:
     @property
     def run(self) -> str:
         """The run's name."""
-        return self.run_folder.name
+        return RunFolder.at(self.run_folder).run
+
+    @property
+    def purpose(self) -> JobPurpose:
+        """What it is for."""
+        return RunFolder.at(self.run_folder).purpose
 
     @property
     def command(self) -> list[str]:
@@ -113,16 +120,19 @@ _LONGEST = 63
 """Of the names that are made from a job's: of a pod, its service, a label."""
 
 
-def job_name(run: str, attempt: int, num_nodes: int) -> str:
-    """The name of an attempt's job, `<run>-<attempt>`, short enough for its pods and their services.
+def job_name(run: str, attempt: int, num_nodes: int, purpose: JobPurpose = "training") -> str:
+    """The name of an attempt's job, short enough for its pods and their services.
+
+    It is `<run>-<attempt>`, and of an evaluation `<run>-e<attempt>`, which no other run's training can have.
 
     A PyTorchJob whose name is too long is accepted and its pods run, but it never gets a status. Of a TrainJob
     the pods' names are the longest, `<job>-node-0-<n>-<5 letters>`, and a JobSet is refused for them.
     """
-    name = f"{run}-{attempt}"
+    number = f"{'e' if purpose == 'evaluation' else ''}{attempt}"
+    name = f"{run}-{number}"
     longest = _LONGEST - len(f"-node-0-{num_nodes - 1}-abcde")
     if len(name) <= longest:
         return name
     mark = hashlib.sha256(run.encode()).hexdigest()[:6]
-    end = f"-{mark}-{attempt}"
+    end = f"-{mark}-{number}"
     return run[: longest - len(end)].rstrip("-") + end

@@ -6,7 +6,7 @@ from components.cluster.choose import launcher_name
 from components.cluster.job_state import Phase
 from components.jobs.attempts import close_record, read_record
 from components.jobs.describe import TaskSettings, describe_job
-from components.jobs.job import TrainingJob
+from components.jobs.job import TrainingJob, job_name
 from components.jobs.launchers import Launcher
 from components.jobs.launchers.local import LocalLauncher
 from components.jobs.leftovers import stop_leftovers, wait_for_pods
@@ -68,8 +68,8 @@ class LocalJobs:
 
         parallel = self._config.parallel
         return TrainingJob(
-            name=f"{self._folder.run}-{number}",
-            run_folder=self._folder.path,
+            name=job_name(self._folder.run, number, parallel.num_nodes, self._folder.purpose),
+            run_folder=self._folder.job_path,
             attempt=number,
             num_nodes=parallel.num_nodes,
             procs_per_node=parallel.procs_per_node or processes_per_node(),

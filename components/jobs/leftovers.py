@@ -1,4 +1,4 @@
-"""Stops jobs of a run that nobody supervises any more."""
+"""Stops jobs of a run, of one purpose, that nobody supervises any more."""
 
 import time
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def stop_leftovers(folder: RunFolder) -> int:
     Comes back when they are gone: ranks that outlive their launcher could still save beside those of the next
     attempt.
     """
-    return _stop_in_cluster(folder) + local.stop_leftovers(folder.path)
+    return _stop_in_cluster(folder) + local.stop_leftovers(folder.job_path)
 
 
 def wait_for_pods(folder: RunFolder) -> None:
@@ -52,7 +52,7 @@ def _unfinished(folder: RunFolder, namespace: str) -> Iterator[list[dict[str, An
     while pods := [
         pod
         for pod in list_pods_of_run(cluster, folder.run, folder.identity())
-        if pod["status"].get("phase") not in ("Succeeded", "Failed")
+        if _is_own(folder, pod) and pod["status"].get("phase") not in ("Succeeded", "Failed")
     ]:
         yield pods
         time.sleep(_LOOK_S)
@@ -91,6 +91,13 @@ def _stop_in_cluster(folder: RunFolder) -> int:
     for launcher, namespace in sorted(places):
         cluster, kind = connect(namespace), KINDS[launcher]
         for job in list_jobs(cluster, kind, folder.run, patience_s=60, refused_s=REFUSED_S):
-            if job["metadata"]["labels"].get(RUN_ID_LABEL) == folder.identity():
+            if _is_own(folder, job) and job["metadata"]["labels"].get(RUN_ID_LABEL) == folder.identity():
                 stopped += stop_job(cluster, kind, job)
     return stopped
+
+
+def _is_own(folder: RunFolder, made: dict[str, Any]) -> bool:
+    """Whether a job or pod of the run is of the folder's purpose."""
+    from components.cluster.kinds import PURPOSE_LABEL
+
+    return bool(made["metadata"].get("labels", {}).get(PURPOSE_LABEL) == folder.purpose)

@@ -35,4 +35,4 @@ def decide(incident: Incident, attempts_made: int, max_attempts: int) -> Decisio
         return Decision(False, _FINAL[incident.what])
     if attempts_made >= max_attempts:
         return Decision(False, f"resilience.max_attempts is {max_attempts}")
-    return Decision(True, f"attempt {attempts_made + 1} of {max_attempts} goes on from the newest checkpoint")
+    return Decision(True, f"attempt {attempts_made + 1} of {max_attempts} goes on from what was saved")

@@ -1,20 +1,28 @@
 """Checks that cost seconds now, and would cost a failed step later."""
 
+import itertools
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import requests
 
+from components.preflight.pins import data_pins
 from training.config import RunConfig, check_world_size, one_node_only
-from training.data_source import HubDataset, open_heldout, open_train
 from training.device import default_device, processes_per_node
 from training.errors import UserError
+from training.hub import is_commit
 from training.model_source import classify, pin
+from training.sources.file_source import FileSource
+from training.sources.hub_dataset import HubDataset
+from training.sources.open import open_heldout, open_train
+from training.sources.rows import Malformed, Source
 
 _MIN_FREE_BYTES = 2**30
 _SERVER_TIMEOUT_S = 10
+_FIRST_ROWS = 100
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 """Kinds that MLflow keeps its records in."""
@@ -29,14 +37,14 @@ class Finding:
         ok: Whether the run can go on.
         text: What is there; or what is wrong, and what to do.
         pins: Dotted config fields to fix to what was found, such as a branch to its commit.
-        contents: What identifies the content of the training and of the held-out data.
+        contents: What identifies the content of each source of the training and of the held-out data.
     """
 
     subject: str
     ok: bool
     text: str
-    pins: dict[str, str] = field(default_factory=dict)
-    contents: tuple[str | None, ...] = ()
+    pins: dict[str, Any] = field(default_factory=dict)
+    contents: tuple[tuple[str, ...], ...] = ()
 
 
 def run_checks(config: RunConfig, store: Path) -> list[Finding]:
@@ -77,15 +85,40 @@ def _model(config: RunConfig) -> Finding:
     commit = pin(config.model)
     if commit is None:
         return Finding("model", True, f"{config.model.name} ({type(classify(config.model)).__name__})")
-    return Finding("model", True, f"{config.model.name} at {commit[:12]}", {"model.revision": commit})
+    shown = commit[:12] if is_commit(commit) else commit
+    return Finding("model", True, f"{config.model.name} at {shown}", {"model.revision": commit})
 
 
 def _data(config: RunConfig) -> Finding:
     train, heldout = open_train(config.data), open_heldout(config.data)
-    held = "a hashed share" if heldout is None else heldout.name
-    text = f"{train.name}, held out: {held}"
-    pins = {"data.revision": train.commit} if isinstance(train, HubDataset) else {}
-    return Finding("data", True, text, pins, (train.content, None if heldout is None else heldout.content))
+    for source in (*train, *heldout):
+        _look_at_first_rows(source, config.data.max_malformed_rows)
+    held = " + ".join(map(_shown, heldout)) or "a hashed share"
+    text = f"{' + '.join(map(_shown, train))}, held out: {held}"
+    contents = tuple(tuple(source.content for source in sources) for sources in (train, heldout))
+    return Finding("data", True, text, data_pins(config.data, train, heldout), contents)
+
+
+def _look_at_first_rows(source: Source, max_malformed: int) -> None:
+    """Read so far as it costs nothing, so that what cannot be read is known before a model is fetched.
+
+    Raises:
+        UserError: The source cannot be read, or among its first rows are more malformed ones than may be.
+    """
+    if isinstance(source, HubDataset) and not source.streaming:
+        return  # its first row comes with all others
+    rows = itertools.islice(next(iter(source.blocks())).rows(), _FIRST_ROWS)
+    malformed = [row for row in rows if isinstance(row, Malformed)]
+    if len(malformed) > max_malformed:
+        raise UserError(" ".join(malformed[max_malformed]))
+
+
+def _shown(source: Source) -> str:
+    if isinstance(source, FileSource) and len(source.files) > 1:
+        return (
+            f"{source.name} ({len(source.files):,} files, {sum(file.size for file in source.files) / 1e9:.2f} GB)"
+        )
+    return source.name
 
 
 def _ranks(config: RunConfig) -> Finding:

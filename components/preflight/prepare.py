@@ -5,13 +5,12 @@ from typing import Any, NamedTuple
 
 from components.cluster.choose import launcher_name
 from components.preflight.checks import Finding, run_checks
+from components.preflight.pins import keep_pins
 from components.preflight.unchanged import finished_before, mark_of, save_mark
 from components.step import Step
-from training.config import ClusterConfig, RunConfig, launcher_problems
+from training.config import ClusterConfig, launcher_problems
 from training.errors import UserError
-from training.hub import is_commit
 from training.resolve import load_recipe, resolve, split_overrides, to_yaml
-from training.run_folder import RunFolder
 from training.store import Store
 
 
@@ -54,7 +53,8 @@ def prepare(
     stripped = {field: value.strip() if isinstance(value, str) else value for field, value in flat.items()}
     given = {field: value for field, value in stripped.items() if value not in ("", 0)}
     config = resolve(load_recipe(recipe), split_overrides(overrides), given)
-    config = _keep_pins(config, step.folder)
+    if step.folder.config_file.is_file():
+        keep_pins(config, step.folder.config())
     config.cluster.launcher = launcher_name(config.cluster)
     if problems := launcher_problems(config.cluster):  # of a launcher that was chosen just now
         raise UserError("\n".join(problems))
@@ -71,7 +71,7 @@ def prepare(
             setattr(getattr(config, section), name, value)
     for finding in findings:
         step.note(f"{finding.subject}: {finding.text}")
-    step.detail = f"{config.model.name} on {config.data.train}"
+    step.detail = f"{config.model.name} on {config.data.train_name}"
     contents = next(finding.contents for finding in findings if finding.subject == "data")
     mark = mark_of(config, contents)
     before = finished_before(step.folder, mark) if skip_unchanged else None
@@ -113,16 +113,3 @@ def _page(run: str, findings: list[Finding], rest: str) -> str:
     # A bar would end the table's cell.
     rows = "\n".join(f"| {finding.subject} | {finding.text.replace('|', '&#124;')} |" for finding in findings)
     return f"## {run}\n\n| check | found |\n|---|---|\n{rows}\n\n{rest}"
-
-
-def _keep_pins(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """A run that exists was pinned at its first start; its branch may have moved since."""
-    if not folder.config_file.is_file():
-        return config
-    saved = folder.config()
-    # Pins of another model or data set would not be its commits; creating the folder refuses the change.
-    if saved.model.name == config.model.name and not is_commit(config.model.revision):
-        config.model.revision = saved.model.revision
-    if saved.data.train == config.data.train and not is_commit(config.data.revision):
-        config.data.revision = saved.data.revision
-    return config

@@ -1,8 +1,8 @@
 """Whether a run would repeat one that is finished, so that a schedule trains only when there is something new."""
 
-from collections.abc import Sequence
+from typing import Any
 
-from training.config import ModelConfig, RunConfig
+from training.config import DataConfig, ModelConfig, RunConfig
 from training.model_source import GgufFile, classify, model_key
 from training.run_folder import RunFolder
 from training.store import fingerprint, write_atomically
@@ -13,19 +13,34 @@ _DECISIVE = ("model", "data", "training", "lora")
 """Sections that decide what comes out."""
 
 
-def mark_of(config: RunConfig, contents: Sequence[str | None]) -> str:
+_PACE = ("streaming", "num_workers")
+"""Settings of the data that decide only how fast it is read."""
+
+_IN_CONTENT = ("source", "name", "split", "subset", "revision")
+"""What a source's content stands for: a file may be replaced under its name, or be the same under another."""
+
+
+def mark_of(config: RunConfig, contents: Any) -> str:
     """A fingerprint of what decides the result: pinned model, content of the data, settings of the training.
 
     Args:
         config: With its revisions pinned.
-        contents: What identifies the content of the data.
+        contents: What identifies the content of each source of the training and of the held-out data, as JSON.
     """
     settings = config.model_dump(mode="json", include=set(_DECISIVE))
-    # A file may be replaced under its name, or be the same under another.
-    for section, names in (("data", ("train", "heldout", "revision")), ("model", ("name", "revision"))):
-        for name in names:
-            settings[section].pop(name)
-    return fingerprint(settings=settings, model=_model_mark(config.model), contents=list(contents))
+    settings["data"] = _data_settings(config.data)
+    for name in ("name", "revision"):
+        settings["model"].pop(name)
+    return fingerprint(settings=settings, model=_model_mark(config.model), contents=contents)
+
+
+def _data_settings(data: DataConfig) -> dict[str, Any]:
+    """All that decides the samples besides the content of the sources."""
+    own = ("train", "heldout", "train_split", "heldout_split", "subset", "revision", *_PACE)
+    settings = data.model_dump(mode="json", exclude=set(own))
+    for name, sources in (("train", data.train_sources), ("heldout", data.heldout_sources)):
+        settings[name] = [source.model_dump(mode="json", exclude=set(_IN_CONTENT)) for source in sources]
+    return settings
 
 
 def _model_mark(model: ModelConfig) -> str:

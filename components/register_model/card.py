@@ -1,25 +1,37 @@
 """Markdown for people: the model card of a version, and the summary of the step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from components.register_model.lineage import Lineage, Source
-from components.register_model.results import Results
+from components.register_model.results import Measure, Results
 from training.config import RunConfig
 from training.events import TrainStep
 
 
-def model_card(run: str, results: Results, lineage: Lineage, steps: Sequence[TrainStep]) -> str:
-    """Describe a version: base model, data, before and after, how it was trained."""
+def model_card(
+    run: str, results: Results, lineage: Lineage, dataset: Mapping[str, Any], steps: Sequence[TrainStep]
+) -> str:
+    """Describe a version: base model, data, recipe, measurements, licence, how to load it.
+
+    Args:
+        run: The run's name.
+        results: Config and measurements.
+        lineage: Where it comes from.
+        dataset: What the data set's manifest records.
+        steps: The steps that it was trained for.
+    """
     config = results.config
     training, parallel = config.training, config.parallel
     samples = "samples" if config.data.packing == "none" else "packed samples"
     made = "trained from new weights" if config.model.init == "random" else "fine-tuned"
+    licence = f"licence {lineage.model.license}" if lineage.model.license else "its licence is not recorded"
     lines = [
-        f"`{config.model.name}` {made} on `{config.data.train}` by Shardline, in the run `{run}`.",
+        f"`{config.model.name}` {made} on `{config.data.train_name}` by Shardline, in the run `{run}`.",
         "",
-        f"- **Base model**: {_source(lineage.model)}",
-        f"- **Data**: {_source(lineage.dataset)}, format {config.data.format}, {samples} of at most "
-        f"{config.data.sequence_length} tokens",
+        f"- **Base model**: {_source(lineage.model)}, {licence}",
+        f"- **Data**: {_source(lineage.dataset)}, {samples} of at most {config.data.sequence_length} tokens",
+        *_sources(dataset),
         f"- **Training**: {_steps(steps)}{_adapters(config)}AdamW, peak learning rate {training.learning_rate:g} "
         f"({training.schedule}), global batch of {training.global_batch_size} {samples}, precision "
         f"{training.precision}, {parallel.strategy}, seed {training.seed}",
@@ -27,22 +39,47 @@ def model_card(run: str, results: Results, lineage: Lineage, steps: Sequence[Tra
     if lineage.commit is not None:
         changed = " with local changes" if lineage.commit.dirty else ""
         lines.append(f"- **Code**: commit {lineage.commit.sha}{changed}")
-    if results.is_adapter:
-        lines += ["", *_how_to_load(lineage.model)]
-    return "\n".join([*lines, "", *before_and_after(results)])
+    return "\n".join([*lines, "", *measurements(results), "", *_how_to_load(results, lineage.model)])
 
 
-def before_and_after(results: Results) -> list[str]:
-    """The two measurements as lines of a Markdown table."""
-    rows = [
-        ("loss (nats per token)", results.base_loss, results.tuned_loss),
-        ("perplexity", results.base_perplexity, results.tuned_perplexity),
+def card_facts(results: Results, lineage: Lineage) -> dict[str, Any]:
+    """What a card says to programs, in the words of the Hugging Face hub."""
+    facts = {
+        "base_model": lineage.model.name,
+        "license": lineage.model.license,
+        "library_name": "peft" if results.is_adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "datasets": [source.source for source in results.config.data.train_sources],
+        "tags": ["shardline"],
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def measurements(results: Results) -> list[str]:
+    """All measurements as lines of a Markdown table, with the 95 % confidence intervals that there are."""
+    models = results.by_model
+    names = list(models)
+    tokens = f"{results.tuned.num_supervised:,} tokens"
+    head = f"held-out, {tokens} | {' | '.join(names)} | change"
+    lines = [f"| {head} |", f"|---|{'---:|' * (len(names) + 1)}"]
+    rows: list[tuple[str, dict[str, Measure]]] = [
+        ("loss (nats per token)", {name: model.loss for name, model in models.items()}),
+        ("perplexity", {name: Measure(model.perplexity) for name, model in models.items()}),
     ]
-    return [
-        f"| held-out, {results.num_supervised:,} tokens | base | tuned | change |",
-        "|---|---:|---:|---:|",
-        *(f"| {name} | {base:.4g} | {tuned:.4g} | {tuned - base:+.4g} |" for name, base, tuned in rows),
-    ]
+    sources = list(results.tuned.sources)
+    if len(sources) > 1:
+        for source in sources:
+            losses = {name: model.sources[source] for name, model in models.items() if source in model.sources}
+            rows.append((f"loss on {source}", losses))
+    for score in results.tuned.scores:
+        values = {name: model.scores[score] for name, model in models.items() if score in model.scores}
+        rows.append((score, values))
+    for title, values in rows:
+        cells = [_cell(values.get(name)) for name in names]
+        base, tuned = values.get("base"), values["tuned"]
+        change = "" if base is None else f"{tuned.value - base.value:+.4g}"
+        lines.append(f"| {' | '.join([title.replace('|', '/'), *cells, change])} |")
+    return lines
 
 
 def step_summary(headline: str, reasons: Sequence[str], results: Results, tracking: str, run_id: str) -> str:
@@ -58,7 +95,7 @@ def step_summary(headline: str, reasons: Sequence[str], results: Results, tracki
     lines = [
         f"**{headline}**",
         "",
-        *before_and_after(results),
+        *measurements(results),
         "",
         *(f"- {reason}" for reason in reasons),
         "",
@@ -67,9 +104,29 @@ def step_summary(headline: str, reasons: Sequence[str], results: Results, tracki
     return "\n".join(lines) + "\n"
 
 
+def _cell(measure: Measure | None) -> str:
+    if measure is None:
+        return ""
+    if measure.low is None or measure.high is None:
+        return f"{measure.value:.4g}"
+    return f"{measure.value:.4g} ({measure.low:.4g} to {measure.high:.4g})"
+
+
 def _source(source: Source) -> str:
     revision = f" at revision `{source.revision}`" if source.revision else ""
     return f"`{source.name}`{revision} (fingerprint `{source.fingerprint}`)"
+
+
+def _sources(dataset: Mapping[str, Any]) -> list[str]:
+    """A line for each source that was trained on."""
+    lines = []
+    for source in dataset.get("train_sources", []):
+        revision = f" at revision `{source['revision']}`" if source.get("revision") else ""
+        lines.append(
+            f"    - `{source['name']}`{revision}: {source['form']}, {source['num_rows']:,} rows, "
+            f"{source['num_tokens']:,} tokens"
+        )
+    return lines
 
 
 def _adapters(config: RunConfig) -> str:
@@ -78,22 +135,40 @@ def _adapters(config: RunConfig) -> str:
     return f"LoRA adapters of rank {config.lora.rank} and alpha {config.lora.alpha:g}, "
 
 
-def _how_to_load(base: Source) -> list[str]:
-    """Lines that say how an adapter is used."""
+def _how_to_load(results: Results, base: Source) -> list[str]:
+    """Lines that say how the version is used."""
+    name = results.config.registry.model_name
+    uri = f"models:/{name}@{results.config.registry.alias}"
+    lines = [
+        "```python",
+        "import mlflow",
+        "",
+        f"pipeline = mlflow.transformers.load_model({uri!r})",
+        f"model = mlflow.pyfunc.load_model({uri!r})  # answers as a chat or completions endpoint does",
+        "```",
+    ]
+    if not results.is_adapter:
+        return lines
     revision = f", revision={base.revision!r}" if base.revision else ""
     call = f"AutoModelForCausalLM.from_pretrained({base.name!r}{revision})"
     if base.name.endswith(".gguf"):
         # It was converted, and only the result is in the format that an adapter goes with.
         call = f"AutoModelForCausalLM.from_pretrained('STORE/models/{base.fingerprint}')"
     return [
-        "This version is an adapter, which works only together with its base model:",
+        "This version is an adapter, which works only together with its base model. MLflow looks for that where "
+        "it was when the adapter was trained; elsewhere, give `mlflow.transformers.load_model` its folder as "
+        "`base_model_path`:",
+        "",
+        *lines,
+        "",
+        "Or without MLflow:",
         "",
         "```python",
         "from peft import PeftModel",
         "from transformers import AutoModelForCausalLM",
         "",
         f"base = {call}",
-        "model = PeftModel.from_pretrained(base, 'FOLDER')  # of this version",
+        "model = PeftModel.from_pretrained(base, 'FOLDER/peft')  # of this version",
         "```",
     ]
 

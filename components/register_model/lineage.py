@@ -36,11 +36,13 @@ class Source:
         name: As given in the config: a hub id, a file.
         revision: The pinned commit, if it has one.
         fingerprint: Name of its folder in the store.
+        license: As the model's card names it, if it does.
     """
 
     name: str
     revision: str | None
     fingerprint: str
+    license: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class Lineage:
         model: The base model.
         dataset: What it was trained on.
         config_fingerprint: Of the run's config.
+        run_id: Mark of the run's folder, see `RunFolder.identity`.
         is_adapter: Whether the tuned model is an adapter, for use with that base model.
         commit: The code that trained it.
         versions: Of the packages that matter, and of Python.
@@ -59,6 +62,7 @@ class Lineage:
     model: Source
     dataset: Source
     config_fingerprint: str
+    run_id: str = ""
     is_adapter: bool = False
     commit: Commit | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -73,6 +77,8 @@ class Lineage:
             "shardline.dataset_revision": self.dataset.revision,
             "shardline.dataset_fingerprint": self.dataset.fingerprint,
             "shardline.config_fingerprint": self.config_fingerprint,
+            "shardline.run_id": self.run_id,
+            "shardline.model_license": self.model.license,
             "shardline.form": "adapter" if self.is_adapter else "whole model",
             **{f"shardline.versions.{name}": version for name, version in self.versions.items()},
         }
@@ -85,13 +91,14 @@ class Lineage:
         return {key: value for key, value in tags.items() if value}
 
 
-def trace(results: Results) -> Lineage:
-    """Gather the lineage of a run."""
+def trace(results: Results, run_id: str) -> Lineage:
+    """Gather the lineage of a run, of which `run_id` is the folder's mark."""
     config = results.config
     return Lineage(
         model=_source(results.inputs.model, config.model.name),
-        dataset=_source(results.inputs.dataset, config.data.train),
+        dataset=_source(results.inputs.dataset, config.data.train_name),
         config_fingerprint=fingerprint(**config.model_dump(mode="json")),
+        run_id=run_id,
         is_adapter=results.is_adapter,
         commit=find_commit(Path(__file__)),
         versions=_versions(),
@@ -128,8 +135,9 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def _source(folder: Path, given: str) -> Source:
     # The name comes from the config: the manifest may hold a resolved path of one machine.
-    revision = about(folder).get("revision")
-    return Source(given, str(revision) if revision else None, folder.name)
+    facts = about(folder)
+    revision, licence = facts.get("revision"), facts.get("license")
+    return Source(given, str(revision) if revision else None, folder.name, str(licence) if licence else None)
 
 
 def _versions() -> dict[str, str]:

@@ -1,20 +1,24 @@
-"""Log a run to MLflow, make its model a version, and let the gate decide about the alias."""
+"""Log a run to MLflow, make its model a version, and carry out the gate's decision about the alias."""
 
 import json
 from dataclasses import dataclass
 from typing import Any
 
-from components.register_model import registry
-from components.register_model.card import model_card, step_summary
-from components.register_model.connection import Connection, connect
-from components.register_model.gate import Verdict, judge
+from components.register_model.card import card_facts, model_card, step_summary
+from components.register_model.decision import Decision, carry_out, recorded_decision
+from components.register_model.example import find_example
 from components.register_model.lineage import Lineage, trace
+from components.register_model.log_results import log_results
+from components.register_model.mlflow_model import Contents, write_mlflow_model
 from components.register_model.results import Results, read_results
-from components.register_model.tracking import find_or_create_run, log_run, upload_model
+from components.register_model.upload import is_reference, place_of_reference, upload
 from components.step import Step
+from components.tracking.connection import Connection, connect
+from components.tracking.mirror import Mirror
+from components.tracking.registry import alias_holder, create_version, find_version, update_version
+from training.events import read_events
 from training.history import read_history
-from training.run_folder import RunFolder
-from training.store import about, write_atomically
+from training.store import about, fingerprint, write_atomically
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,8 @@ class Registration:
 def register_run(step: Step) -> Registration:
     """Register the tuned model of the step's run.
 
-    Idempotent: the MLflow run and the version of an earlier try are found and completed, and a verdict that
-    was reached on the same measurements stands, so that a re-run never takes back an alias that moved on.
+    Idempotent: the MLflow run and the version of an earlier try are found and completed, and a decision that was
+    carried out on the same measurements stands, so that a re-run never takes back an alias that moved on.
 
     Raises:
         UserError: An earlier step is missing, or MLflow cannot be reached or used.
@@ -83,76 +87,99 @@ def register_run(step: Step) -> Registration:
     folder = step.folder
     results = read_results(folder)
     settings = results.config.registry
-    lineage = trace(results)
+    lineage = trace(results, folder.identity())
+    steps = read_history(folder.events).steps
+    card = model_card(folder.run, results, lineage, about(results.inputs.dataset), steps)
+    events = read_events(folder.events)
     with connect(settings.tracking_uri, folder.root, step.note) as connection:
         client = connection.client
-        run = find_or_create_run(connection, folder, results, lineage.config_fingerprint)
-        run_id = run.info.run_id
-        card = model_card(folder.run, results, lineage, read_history(folder.events).steps)
-        log_run(client, run_id, folder, results, {**lineage.tags(), "mlflow.note.content": card})
-        version, verdict = _version(step, connection, run, results, lineage, card)
-        holder = registry.alias_holder(client, settings.model_name, settings.alias)
-        client.set_terminated(run_id)
+        mirror = Mirror(connection, folder, results.config, events[0].time if events else None)
+        mirror.settings(results.config)
+        mirror.log.tags({**lineage.tags(), "mlflow.note.content": card})
+        mirror.write(events)
+        mirror.attempts(events)
+        log_results(mirror.log, folder, results)
+        version, decision = _version(step, connection, mirror.run, results, lineage, card)
+        holder = alias_holder(client, settings.model_name, settings.alias)
+        mirror.log.tags({"shardline.gate": "passed" if decision.passed else "failed"})
+        mirror.log.end("FINISHED")
     headline = _headline(version, settings.alias, holder)
+    run_id = mirror.run.info.run_id
     registration = Registration(
         name=version.name,
         version=str(version.version),
         alias=settings.alias,
         holder=holder,
-        reasons=verdict.reasons,
+        reasons=decision.reasons,
         tracking_uri=connection.uri,
         mlflow_run_id=run_id,
-        summary=step_summary(headline, verdict.reasons, results, connection.uri, run_id),
+        summary=step_summary(headline, decision.reasons, results, connection.uri, run_id),
     )
     write_atomically(folder.path / "registration.json", json.dumps(registration.record(), indent=1))
-    step.note(f"{headline}. {' '.join(verdict.reasons)}")
+    step.note(f"{headline}. {' '.join(decision.reasons)}")
     step.detail = headline
     return registration
 
 
 def _version(
     step: Step, connection: Connection, run: Any, results: Results, lineage: Lineage, card: str
-) -> tuple[Any, Verdict]:
-    """The run's version, made or brought up to date, and the gate's verdict on it, carried out."""
+) -> tuple[Any, Decision]:
+    """The run's version, made or brought up to date, and the gate's decision on it, carried out."""
     client, settings = connection.client, results.config.registry
-    run_id = run.info.run_id
     # Not the whole data set's: more training rows must not keep two models from being compared.
     heldout = about(results.inputs.dataset).get("heldout_fingerprint", results.inputs.dataset.name)
     measured = {
-        "heldout_loss": repr(results.tuned_loss),
-        "base_loss": repr(results.base_loss),
+        "heldout_loss": repr(results.tuned.loss.value),
+        "base_loss": repr(results.base.loss.value),
         "heldout_fingerprint": heldout,
     }
+    decision = results.decision
+    judged = fingerprint(
+        measured=measured,
+        passed=decision.passed,
+        reasons=list(decision.reasons),
+        champion=decision.champion_version,
+    )
     tags = {**lineage.tags(), **measured, "shardline.run": step.folder.run}
-    version = registry.find_version(client, settings.model_name, run_id)
+    version = find_version(client, settings.model_name, run.info.run_id)
+    source = _source(step, connection, run, results, lineage, card, is_new=version is None)
     if version is None:
-        source = _source(step, connection, run, step.folder)
-        version = registry.create_version(client, settings.model_name, source, run_id, tags, card)
+        version = create_version(client, settings.model_name, source, run.info.run_id, tags, card)
     else:
-        verdict = registry.recorded_verdict(version, measured)
-        registry.update_version(client, version, tags, card)
-        if verdict is not None:
-            return version, verdict
-    holder = registry.alias_holder(client, settings.model_name, settings.alias)
-    champion = None
-    if holder is not None and holder != str(version.version):
-        champion = registry.champion(client, settings.model_name, holder, heldout)
-    verdict = judge(results.base_loss, results.tuned_loss, settings.min_improvement, champion)
-    registry.apply_verdict(client, version, settings.alias, verdict)
-    return version, verdict
+        recorded = recorded_decision(version, judged)
+        update_version(client, version, tags, card)
+        if recorded is not None:
+            return version, recorded
+    compares = results.config.evaluation.champion
+    return version, carry_out(client, version, settings.alias, decision, judged, compares=compares)
 
 
-def _source(step: Step, connection: Connection, run: Any, folder: RunFolder) -> str:
-    if connection.by_reference:
-        return folder.model.as_uri()
-    step.note(f"copying the tuned model to the MLflow server {connection.uri} …")
-    if run.info.artifact_uri.startswith(("/", "file:")):
+def _source(
+    step: Step, connection: Connection, run: Any, results: Results, lineage: Lineage, card: str, *, is_new: bool
+) -> str:
+    """Write the MLmodel folder, have it where the version's model is to lie, and return its address."""
+    folder, config = step.folder, results.config
+    contents = Contents(
+        model=folder.model,
+        base=results.inputs.model,
+        base_name=lineage.model.name,
+        example=find_example(results.inputs.dataset, folder.model, config.data),
+        max_new_tokens=config.evaluation.max_new_tokens,
+        card=card,
+        card_facts=card_facts(results, lineage),
+        about={"shardline.run": folder.run, "shardline.run_id": lineage.run_id},
+    )
+    own = folder.path / "registered"
+    if is_reference(connection, config.registry):
+        place = place_of_reference(connection, run, own)
+        return write_mlflow_model(contents, place).as_uri()
+    if is_new and run.info.artifact_uri.startswith(("/", "file:")):
         # The server was started without serving artifacts: its clients write where it says.
         step.note(
             f"the MLflow server keeps artifacts in the folder {run.info.artifact_uri}, so they are written on "
             "this machine: others find them only if they share it; better start the server with --serve-artifacts"
         )
-    return upload_model(connection, run, folder)
+    return upload(connection, run, write_mlflow_model(contents, own), step.note)
 
 
 def _headline(version: Any, alias: str, holder: str | None) -> str:

@@ -1,14 +1,54 @@
-"""What the earlier steps left in the run folder for this one: two measurements and a model."""
+"""What the earlier steps left in the run folder for this one: measurements, the gate's decision, and a model."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from components.register_model.decision import Decision, read_decision
 from training.adapter_folder import has_model, is_adapter
 from training.config import RunConfig
 from training.errors import UserError
 from training.run_folder import RunFolder, RunInputs
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure with its 95 % confidence interval.
+
+    Attributes:
+        value: The figure.
+        low: The interval's lower end; None if there is no interval.
+        high: Its upper end.
+        count: What it was taken over: documents, answers, examples; None if that is not recorded.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    count: int | None = None
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the evaluate step measured of one model.
+
+    Attributes:
+        loss: Held-out loss in nats per supervised token.
+        perplexity: `exp` of it.
+        num_supervised: Held-out tokens that it was taken over.
+        sources: Held-out losses by data source.
+        scores: Other measures by name, such as `rougeL` or `arc_easy/acc`.
+        measured_at: When, in seconds since the epoch.
+    """
+
+    loss: Measure
+    perplexity: float
+    num_supervised: int
+    sources: Mapping[str, Measure]
+    scores: Mapping[str, Measure]
+    measured_at: float
 
 
 @dataclass(frozen=True)
@@ -19,28 +59,30 @@ class Results:
         config: The run's config.
         inputs: The folders it trained from.
         is_adapter: Whether the tuned model is an adapter, for use with its base model.
-        base_loss: Held-out loss before training, in nats per supervised token.
-        tuned_loss: The same after training.
-        base_perplexity: `exp` of the base loss.
-        tuned_perplexity: `exp` of the tuned loss.
-        num_supervised: Held-out tokens that the losses are taken over.
-        measured_at: When the tuned model was measured, in seconds since the epoch.
+        base: The model before training.
+        tuned: The model after it.
+        champion: The version that held the alias when the run was evaluated; None if none was measured.
+        decision: The gate's.
     """
 
     config: RunConfig
     inputs: RunInputs
     is_adapter: bool
-    base_loss: float
-    tuned_loss: float
-    base_perplexity: float
-    tuned_perplexity: float
-    num_supervised: int
-    measured_at: float
+    base: Measurement
+    tuned: Measurement
+    champion: Measurement | None
+    decision: Decision
 
     @property
     def improvement(self) -> float:
         """By how much the held-out loss fell, in nats per supervised token."""
-        return self.base_loss - self.tuned_loss
+        return self.base.loss.value - self.tuned.loss.value
+
+    @property
+    def by_model(self) -> dict[str, Measurement]:
+        """The measurements by the model's name."""
+        known = {"base": self.base, "champion": self.champion, "tuned": self.tuned}
+        return {name: measurement for name, measurement in known.items() if measurement is not None}
 
 
 def read_results(folder: RunFolder) -> Results:
@@ -56,34 +98,51 @@ def read_results(folder: RunFolder) -> Results:
         raise UserError(
             f"the tuned model of the run '{folder.run}' is missing ({folder.model}): run the train step again"
         )
-    base = _measurement(folder, "base")
-    tuned = _measurement(folder, "tuned")
+    base, tuned = _measurement(folder, "base"), _measurement(folder, "tuned")
+    decision = read_decision(folder)
+    # A measurement of an earlier champion may lie there still.
+    champion = None if decision.champion_version is None else _measurement(folder, "champion")
     return Results(
         config=folder.config(),
         inputs=inputs,
         is_adapter=is_adapter(folder.model),
-        base_loss=_number(base["loss"]),
-        tuned_loss=_number(tuned["loss"]),
-        base_perplexity=_number(base["perplexity"]),
-        tuned_perplexity=_number(tuned["perplexity"]),
-        num_supervised=int(tuned["num_supervised"]),
-        measured_at=evaluation_file(folder, "tuned").stat().st_mtime,
+        base=base,
+        tuned=tuned,
+        champion=champion,
+        decision=decision,
     )
 
 
 def evaluation_file(folder: RunFolder, name: str) -> Path:
-    """Where the evaluate step writes the measurement of `base` or `tuned`."""
+    """Where the evaluate step writes the measurement of `base`, `tuned` or `champion`."""
     return folder.evaluation / f"{name}.json"
 
 
-def _measurement(folder: RunFolder, name: str) -> dict[str, Any]:
+def _measurement(folder: RunFolder, name: str) -> Measurement:
+    file = evaluation_file(folder, name)
     try:
-        content: dict[str, Any] = json.loads(evaluation_file(folder, name).read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(
             f"the evaluation of the {name} model is missing in the run '{folder.run}': run the evaluate step first"
         ) from None
-    return content
+    return Measurement(
+        loss=_loss(content),
+        perplexity=_number(content["perplexity"]),
+        num_supervised=int(content["num_supervised"]),
+        sources={source["name"]: _loss(source) for source in content.get("sources", [])},
+        scores={key: _measure(score) for key, score in content.get("scores", {}).items()},
+        measured_at=file.stat().st_mtime,
+    )
+
+
+def _loss(content: Mapping[str, Any]) -> Measure:
+    low, high = content.get("loss_interval") or (None, None)
+    return Measure(_number(content["loss"]), low, high, content.get("num_documents"))
+
+
+def _measure(score: Mapping[str, Any]) -> Measure:
+    return Measure(_number(score["value"]), score.get("low"), score.get("high"), score.get("count"))
 
 
 def _number(value: float | None) -> float:

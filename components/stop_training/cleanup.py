@@ -1,9 +1,9 @@
 """What is put in order when a pipeline has ended."""
 
-from components.step import Step
 from components.jobs.attempts import forget_verdict
 from components.jobs.report import fenced, newest_report
-from components.train.supervisor import stop_abandoned
+from components.jobs.supervisor import stop_abandoned
+from components.step import Step
 from training.events import Span, read_events
 from training.store import Store
 
@@ -16,18 +16,20 @@ def clean_up(step: Step, state: str) -> str:
         state: How the pipeline ended, as Kubeflow says it.
 
     Returns:
-        Markdown for people: how the pipeline ended, and why the training failed if it did.
+        Markdown for people: how the pipeline ended, and why the training or the evaluation failed if it did.
     """
     step.folder.stop_request.unlink(missing_ok=True)
-    forget_verdict(step.folder)
-    stopped = stop_abandoned(step.folder)
+    jobs = [step.folder, step.folder.seen_from("evaluation")]
+    for folder in jobs:
+        forget_verdict(folder)
+    stopped = sum(map(stop_abandoned, jobs))
     swept = Store(step.folder.root).sweep()
     if stopped:
         step.note(f"stopped {stopped} job(s) that were still running")
     if swept:
         step.note(f"removed {len(swept)} unfinished folder(s) from the store")
     step.detail = f"the pipeline ended: {state}"
-    return newest_report(step.folder) or _page(step, state)
+    return newest_report(jobs[0]) or newest_report(jobs[1]) or _page(step, state)
 
 
 def _page(step: Step, state: str) -> str:

@@ -4,7 +4,7 @@ from training.config import DataConfig
 
 
 def long_documents(data: DataConfig) -> str:
-    """`data.long_documents` with `auto` resolved: cut, split or refuse."""
+    """`data.long_documents` with `auto` resolved: cut, split or refuse; `data.format` is resolved already."""
     if data.long_documents != "auto":
         return data.long_documents
     # The end of a text is as good as its beginning; an answer without its question is not.

@@ -1,62 +1,257 @@
-"""Chat templates: the text of a conversation, and which of its characters the assistant says."""
+"""Chat templates: the texts of a conversation, and which of their characters the assistant says."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from components.tokenize_dataset.messages import Conversation, Message, UnusableRow
+from components.tokenize_dataset.template_special import SpecialTokens
+from components.tokenize_dataset.template_structure import Structure, example, structure_of
 from training.errors import UserError
 
-Message = dict[str, Any]
 Span = tuple[int, int]
 """First character and the one after the last."""
 
 
-def render(tokenizer: Any, messages: list[Message], origin: str) -> tuple[str, list[Span]]:
-    """Render a conversation and find what the assistant says in it, for any chat template.
+class Text(NamedTuple):
+    """A rendered text.
 
-    What a template makes of an assistant's message is what the rendering gains over the prompt that the model is
-    given at this turn. White space after the token that ends the turn is left out: generation has stopped there.
+    Attributes:
+        text: What the model reads.
+        spans: What the assistant says in it: each answer with what ends its turn.
+        marks: If each answer stands between the template's marks, and these are special tokens that are nowhere
+            else in it: which of the generation prompts in the text comes before each answer, counted from 0.
+    """
+
+    text: str
+    spans: list[Span]
+    marks: list[int] | None
+
+
+class Marks(NamedTuple):
+    """What a template writes around a plain answer.
+
+    Attributes:
+        before: The generation prompt.
+        opening: What stands between it and the answer's own text, such as an empty thought.
+        end: What ends the turn, without the white space after it.
+        are_special: Whether the first holds a special token, and the last is one, which no message can hold.
+    """
+
+    before: str
+    opening: str
+    end: str
+    are_special: bool
+
+
+class ChatTemplate:
+    """Renders conversations so that what the assistant says is known, for any template.
+
+    What a template makes of an answer is what the rendering gains over the prompt that the model is given at this
+    turn. White space after what ends the turn is left out: generation has stopped there. `{% generation %}`
+    markers are not asked: where they are right they say the same, and many leave out the end of the turn.
+
+    A template may render an earlier turn in another way when others follow it (Qwen3 removes its thoughts; some
+    put the system message into the last question). Then one text cannot show the model every answer after the
+    prompt that it will be given, so the conversation becomes as few texts as can: each teaches the answers that
+    stand in it as they were first rendered.
 
     Args:
-        tokenizer: Has the chat template.
-        messages: The conversation.
-        origin: Where it stands, for errors.
-
-    Returns:
-        The whole text, and a span for each message of the assistant.
+        tokenizer: Has the template.
+        special: Its special tokens.
 
     Raises:
-        UserError: The template refuses the conversation, or does not keep earlier turns as they were.
+        UserError: The template cannot teach a plain answer: it fails, leaves it out, begins it in another way than
+            its own generation prompt, or does not end it.
     """
-    text = _apply(tokenizer, messages, origin, answer_next=False)
-    spans = []
-    for turn, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        before = _apply(tokenizer, messages[:turn], origin, answer_next=True)
-        through = _apply(tokenizer, messages[: turn + 1], origin, answer_next=False)
-        if not through.startswith(before):
+
+    def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._templates: dict[bool, str] = {}
+        self._lost: dict[Structure, str | None] = {}
+        self._located: dict[Structure, bool] = {}
+        self.marks = Marks("", "", "", are_special=False)
+        self.marks = self._probe()
+
+    def render(self, conversation: Conversation) -> list[Text]:
+        """The texts of a conversation; the last one's last span is the conversation's last answer.
+
+        Raises:
+            UnusableRow: The template refuses the conversation, leaves some of it out, or begins an answer in
+                another way than its generation prompt.
+        """
+        structure = structure_of(conversation)
+        if structure not in self._lost:
+            self._learn(structure)
+        if lost := self._lost[structure]:
+            raise UnusableRow(lost)
+        if self._located[structure] and (text := self._locate(conversation)):
+            return [text]
+        return self._by_prefixes(conversation)
+
+    def _by_prefixes(self, conversation: Conversation) -> list[Text]:
+        """The texts, from a rendering of the conversation up to each answer."""
+        through: dict[int, tuple[str, Span]] = {}
+        for turn, is_learned in enumerate(conversation.learned):
+            if not is_learned:
+                continue
+            before = self._apply(conversation, turn, answer_next=True)
+            text = self._apply(conversation, turn + 1, answer_next=False)
+            if not text.startswith(before):
+                raise UnusableRow(
+                    f"cannot be taught: the chat template begins message {turn + 1} in another way than its own "
+                    "generation prompt does, so the model would not learn to answer this prompt. Choose a model "
+                    "with another template, or use prompt and completion"
+                )
+            end = len(before) + len(text[len(before) :].rstrip())
+            if end == len(before):
+                raise UnusableRow(f"has an answer in message {turn + 1} that the chat template leaves out")
+            through[turn] = text, (len(before), end)
+        texts = []
+        # The longest text first: it teaches all answers that are in it as they were.
+        while through:
+            last = max(through)
+            whole = through[last][0]
+            kept = [turn for turn, (text, (_, end)) in through.items() if whole.startswith(text[:end])]
+            spans = [through[turn][1] for turn in kept]
+            texts.append(Text(whole, spans, self._marks_of(whole, spans)))
+            through = {turn: rendered for turn, rendered in through.items() if turn not in kept}
+        return texts[::-1]
+
+    def _marks_of(self, text: str, spans: Sequence[Span]) -> list[int] | None:
+        before, _, end, are_special = self.marks
+        for start, stop in spans:
+            said = text[start:stop]
+            if not (are_special and text.endswith(before, 0, start) and said.endswith(end)):
+                return None
+            if self._special.first_in(said.removesuffix(end)):
+                return None
+        return [text.count(before, 0, start) - 1 for start, _ in spans]
+
+    def _locate(self, conversation: Conversation) -> Text | None:
+        """The text in one rendering, if its answers stand between the template's marks just as they should.
+
+        The generation prompt holds a special token, which messages cannot, so it stands only where an answer
+        begins.
+        """
+        text = self._apply(conversation, len(conversation.messages), answer_next=False)
+        before, opening, end, _ = self.marks
+        parts = text.split(before)
+        answers = [turn for turn, message in enumerate(conversation.messages) if message["role"] == "assistant"]
+        if len(parts) != len(answers) + 1:
+            return None
+        spans, marks = [], []
+        start = len(parts[0])
+        for mark, (turn, part) in enumerate(zip(answers, parts[1:], strict=True)):
+            start += len(before)
+            content = conversation.messages[turn]["content"]
+            answer = f"{opening}{content}{end}"
+            if not part.startswith(answer):
+                answer = f"{opening}{content.strip()}{end}"
+                if not part.startswith(answer):
+                    return None
+            if conversation.learned[turn]:
+                spans.append((start, start + len(answer)))
+                marks.append(mark)
+            start += len(part)
+        return Text(text, spans, marks)
+
+    def _learn(self, structure: Structure) -> None:
+        """Try an example of a structure: what of it the template loses, and whether one rendering tells all."""
+        self._lost[structure], self._located[structure] = None, False
+        conversation, parts = example(structure)
+        try:
+            texts = self._by_prefixes(conversation)
+        except UnusableRow:
+            # The example may be at fault; the row itself says what is wrong with it.
+            return
+        whole = "".join(text.text for text in texts)
+        self._lost[structure] = next((lost for part, lost in parts.items() if part not in whole), None)
+        if structure.is_plain and self.marks.are_special:
+            self._located[structure] = texts == [self._locate(conversation)]
+
+    def _probe(self) -> Marks:
+        question, answer = "What is the question?", "This is the answer."
+        messages: list[Message] = [
+            {"role": "user", "content": question},
+            {"role": "assistant", "content": answer},
+        ]
+        asked = Conversation(messages, [False, True], None)
+        try:
+            before = self._apply(asked, 1, answer_next=True)
+            text = self._apply(asked, 2, answer_next=False)
+        except UnusableRow as error:
             raise UserError(
-                f"{origin}: the chat template begins message {turn + 1} of the assistant in another way than "
-                "its own generation prompt does, so the model would not learn to answer this prompt: choose a "
-                "model with another template, or set data.format to prompt_completion"
-            )
-        if not text.startswith(through):
+                f"the model's chat template cannot be used: a question and its answer {error}. Choose a model "
+                "with another template, or use prompt and completion"
+            ) from error
+        if problem := self._problem(messages, before, text):
             raise UserError(
-                f"{origin}: the chat template rewrites earlier turns (message {turn + 1} is rendered in another "
-                "way when others follow it), so one text cannot teach all of its answers: make a row with one "
-                "answer of each, or choose a model with another template"
+                f"the model's chat template {problem}: choose a model with another template, or use prompt and "
+                "completion"
             )
-        spans.append((len(before), len(before) + len(through[len(before) :].rstrip())))
-    return text, spans
+        without = self._apply(asked, 1, answer_next=False)
+        if not (text.startswith(before) and before.startswith(without)):
+            return self.marks
+        opening, _, end = text.removeprefix(before).partition(answer)
+        begin, end = before.removeprefix(without), end.rstrip()
+        first_in = self._special.first_in
+        are_special = first_in(begin) is not None and first_in(end) == end and first_in(opening) is None
+        return Marks(begin, opening, end, are_special)
 
+    def _problem(self, messages: Sequence[Message], before: str, text: str) -> str:
+        """What keeps the template from teaching a question's answer; empty if nothing."""
+        question, answer = (message["content"] for message in messages)
+        for content, said_by in ((answer, "assistant"), (question, "user")):
+            if content not in text:
+                return f"leaves out the messages of the {said_by}, so there would be nothing to learn"
+        if not text.startswith(before) and not self._thinks_first(messages):
+            return (
+                "begins an answer in another way than its own generation prompt does, so the model would not "
+                "learn to answer this prompt"
+            )
+        if not text.rpartition(answer)[2].strip():
+            return "writes nothing after an answer, so the model could not learn to stop"
+        return ""
 
-def _apply(tokenizer: Any, messages: list[Message], origin: str, answer_next: bool) -> str:
-    import jinja2
+    def _thinks_first(self, messages: Sequence[Message]) -> bool:
+        """Whether answers that have a thought begin as the generation prompt does, as of models that always do."""
+        thought = [messages[0], {**messages[1], "reasoning_content": "This is the thought."}]
+        try:
+            return "This is the thought." in self._by_prefixes(Conversation(thought, [False, True], None))[0].text
+        except UnusableRow:
+            return False
 
-    try:
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer_next)
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
-        roles = ", ".join(message["role"] for message in messages) or "none"
-        raise UserError(
-            f"{origin}: the model's chat template refuses these messages, whose roles are {roles}: {error}"
-        ) from error
-    return text
+    def _apply(self, conversation: Conversation, num_messages: int, answer_next: bool) -> str:
+        # Not the tokenizer's own method, which takes no empty list and copies every message twice.
+        import jinja2
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        messages, tools = conversation.messages[:num_messages], conversation.tools
+        try:
+            (text,), _ = render_jinja_template(
+                conversations=[messages],
+                tools=tools,
+                chat_template=self._template(tools is not None),
+                add_generation_prompt=answer_next,
+                **self._tokenizer.special_tokens_map,
+            )
+        except (
+            jinja2.TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+        ) as error:
+            roles = ", ".join(message["role"] for message in messages) or "none"
+            raise UnusableRow(
+                f"is refused by the model's chat template (the roles are {roles}): {error or type(error).__name__}"
+            ) from error
+        return str(text)
+
+    def _template(self, with_tools: bool) -> str:
+        if with_tools not in self._templates:
+            # Some models have several, of which one is for tools.
+            self._templates[with_tools] = self._tokenizer.get_chat_template(None, [{}] if with_tools else None)
+        return self._templates[with_tools]

@@ -1,35 +1,40 @@
 """From `data` to a published folder of packed samples."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
 
 from components.step import Step
-from components.tokenize_dataset.cut import long_documents
-from components.tokenize_dataset.split import Split, used_columns
-from training.config import DataConfig, ModelConfig
-from training.data_source import JsonlFile, Source, open_heldout, open_train
+from components.tokenize_dataset.malformed import check_malformed
+from training.config import DataConfig
 from training.hub import quiet_libraries
 from training.model_source import load_tokenizer, pin, tokenizer_key
+from training.sources.open import open_heldout, open_train
+from training.sources.rows import Source
 from training.store import Store, about, fingerprint
 
-_VERSION = 2
+STATISTICS = "statistics.html"
+
+_VERSION = 3
 """Raise it when the same rows and settings give other samples than before."""
+
+_MANY_PASSES = 4
+"""Passes in an epoch from which repetition teaches little more (Muennighoff et al., 2023)."""
 
 
 def tokenize(step: Step) -> Path:
     """Publish the run's packed samples, unless they are in the store already.
 
-    The folder holds `train.arrow` and `heldout.arrow` (see `write_samples`), and `prompts.jsonl` with a line for
-    each held-out row that asks something: prompt (rendered, up to where the answer begins; it holds its special
-    tokens), question and reference.
+    The folder holds `train.arrow` and `heldout.arrow` (see `SampleWriter`; source by source), `prompts.jsonl` with
+    a line for each held-out row that asks something: prompt (rendered, up to where the answer begins; it holds its
+    special tokens), question, reference and source; and `statistics.html`.
 
     Returns:
         `<root>/datasets/<key>`.
 
     Raises:
-        UserError: The data or the tokenizer cannot be had, or a row cannot be used; names the row.
+        UserError: The data or the tokenizer cannot be had, or more rows than `data.max_malformed_rows` cannot be
+            used; names them.
     """
     quiet_libraries()
     started = time.monotonic()
@@ -43,94 +48,48 @@ def tokenize(step: Step) -> Path:
     folder = store.get("datasets", key)
     found = folder is not None
     if folder is None:
+        # Here, because it imports torch and transformers, which data that is in the store does without.
+        from components.tokenize_dataset.build import Sources, build
+
         # The manifest is written when the block ends, and by then the facts are known.
-        facts: dict[str, Any] = {"source": data.train, "revision": train.revision}
-        with store.publish("datasets", key, facts) as staging:
-            facts.update(_write(staging, data, model, Split(data, train, heldout)))
+        made: dict[str, Any] = {}
+        with store.publish("datasets", key, made) as staging:
+            made.update(build(staging, data, load_tokenizer(model), Sources(train, heldout), step.note))
         folder = store.path("datasets", key)
+    facts = about(folder)
+    # Those that were left out may have been allowed when the data was made.
+    check_malformed(facts["num_malformed"], data.max_malformed_rows, facts["malformed"])
     step.folder.save_input("dataset", folder)
-    _say(step, about(folder), found, time.monotonic() - started)
+    _say(step, facts, found, time.monotonic() - started)
     return folder
 
 
-def dataset_key(data: DataConfig, train: Source, heldout: JsonlFile | None, tokenizer: str) -> str:
+def dataset_key(data: DataConfig, train: tuple[Source, ...], heldout: tuple[Source, ...], tokenizer: str) -> str:
     """Key of the published samples: all that they are made from, and nothing else.
 
     Args:
         data: The config.
         train: Rows to train on.
-        heldout: Rows to evaluate on, if they have a file.
+        heldout: Rows to evaluate on, if they have sources of their own.
         tokenizer: Fingerprint of the tokenizer with its chat template.
     """
     return fingerprint(
-        train=train.content,
-        heldout=heldout.content if heldout is not None else data.heldout_fraction,
-        format=data.format,
-        columns=used_columns(data),
+        train=[source.content for source in train],
+        heldout=[source.content for source in heldout] or data.heldout_fraction,
+        sources=[
+            [source.name, source.format, source.columns, source.weight]
+            for source in (*data.train_sources, *data.heldout_sources)
+        ],
+        prompt_template=data.prompt_template,
+        system_prompt=data.system_prompt,
         sequence_length=data.sequence_length,
-        long_documents=long_documents(data),
+        long_documents=data.long_documents,
         packing=data.packing,
+        deduplicate=data.deduplicate,
         max_train_rows=data.max_train_rows,
         tokenizer=tokenizer,
         version=_VERSION,
     )
-
-
-def _write(staging: Path, data: DataConfig, model: ModelConfig, split: Split) -> dict[str, Any]:
-    # Here, because they import torch and transformers, which data that is in the store does without.
-    from components.tokenize_dataset.documents import Document, Encoder
-    from components.tokenize_dataset.write import fingerprint_documents, write_samples
-
-    tokenizer = load_tokenizer(model)
-    encoder = Encoder(data, tokenizer)
-
-    prompts: list[dict[str, str]] = []
-    documents: dict[str, list[Document]] = {"heldout": [], "train": []}
-    num_rows = {"heldout": 0, "train": 0}
-    num_long = num_unsupervised = 0
-    # Held out first: what it is has to be known before the training rows are read.
-    for part, rows in (("heldout", split.heldout_rows()), ("train", split.train_rows())):
-        for row in encoder.encode(rows):
-            documents[part] += row.documents
-            num_rows[part] += 1
-            num_long += row.num_tokens > data.sequence_length
-            num_unsupervised += row.num_unsupervised
-            if part == "heldout" and row.prompt is not None:
-                prompts.append(row.prompt)
-    train, heldout = (
-        write_samples(staging / f"{part}.arrow", documents[part], data.sequence_length, data.packing)
-        for part in ("train", "heldout")
-    )
-    # In ASCII, because some readers take U+2028 for the end of a line.
-    (staging / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in prompts))
-    template = tokenizer.get_chat_template() if data.format == "chat" else None
-    splits = long_documents(data) == "split"
-    return {
-        "format": data.format,
-        "packing": data.packing,
-        "num_train_rows": num_rows["train"],
-        "num_heldout_rows": num_rows["heldout"],
-        "num_train_documents": len(documents["train"]),
-        "num_train_samples": train.num_samples,
-        "num_train_tokens": train.num_tokens,
-        "num_train_supervised": train.num_supervised,
-        "num_heldout_samples": heldout.num_samples,
-        "num_heldout_tokens": heldout.num_tokens,
-        "num_heldout_supervised": heldout.num_supervised,
-        # Samples of one document are padded to no more than the longest beside them, so this says nothing there.
-        "fill": None if data.packing == "none" else train.num_tokens / (train.num_samples * data.sequence_length),
-        "num_truncated": 0 if splits else num_long,
-        "num_split": num_long if splits else 0,
-        "num_unsupervised_dropped": num_unsupervised,
-        "num_leaked_dropped": split.num_leaked_dropped,
-        "sequence_length": data.sequence_length,
-        "vocab_size": len(tokenizer),
-        "heldout_fingerprint": fingerprint_documents(documents["heldout"]),
-        "max_token_id": max(train.max_token_id, heldout.max_token_id),
-        "eos_token": tokenizer.eos_token,
-        "tokenizer_fingerprint": fingerprint(tokenizer=tokenizer.backend_tokenizer.to_str()),
-        "template_fingerprint": None if template is None else fingerprint(template=template),
-    }
 
 
 def _say(step: Step, facts: dict[str, Any], found: bool, seconds: float) -> None:
@@ -141,20 +100,28 @@ def _say(step: Step, facts: dict[str, Any], found: bool, seconds: float) -> None
         f"{supervised:.0%} of tokens supervised; {facts['num_heldout_rows']:,} rows held out; "
         f"in {seconds:.1f} s".replace("%", " %")
     )
-    if facts["num_truncated"]:
-        step.note(
-            f"{facts['num_truncated']:,} rows were longer than data.sequence_length and lost their end: raise it "
-            "to keep them whole, or set data.long_documents to split"
-        )
-    if facts["num_split"]:
-        step.note(f"{facts['num_split']:,} rows were longer than data.sequence_length and were split")
-    if facts["num_unsupervised_dropped"]:
-        step.note(
-            f"{facts['num_unsupervised_dropped']:,} of the pieces were dropped, as nothing in them is supervised"
-        )
-    if facts["num_leaked_dropped"]:
-        step.note(f"{facts['num_leaked_dropped']:,} training rows were dropped, as they are held out too")
+    for source in facts["train_sources"]:
+        if source["passes"] > _MANY_PASSES:
+            step.note(
+                f"{source['name']} is gone through {source['passes']:.1f} times in an epoch to have its weight, "
+                f"and more than {_MANY_PASSES} teach little: lower its weight, or add rows"
+            )
+    for key, what in _DROPPED.items():
+        if facts[key]:
+            step.note(f"{facts[key]:,} {what}")
     step.detail = f"{rows}{', already in the store' if found else ''}"
+
+
+_DROPPED = {
+    "num_truncated": "rows were longer than data.sequence_length and lost their end: raise it to keep them whole, "
+    "or set data.long_documents to split",
+    "num_split": "rows were longer than data.sequence_length and were split",
+    "num_unsupervised_dropped": "of the pieces were dropped, as nothing in them is supervised",
+    "num_duplicates_dropped": "rows were dropped, as they are the same as earlier ones",
+    "num_leaked_dropped": "training rows were dropped, as they are held out too",
+    "num_malformed": "records were left out, as they cannot be used; the statistics name the first of them",
+}
+"""What is told of facts that are not 0."""
 
 
 def _size_of_samples(facts: dict[str, Any]) -> str:

@@ -32,8 +32,8 @@ def train(store: str, run: str, job: str, model: dsl.Output[dsl.Model], task_con
         model: Pointer to the tuned model in the store.
         task_config: What was set on the task; given by Kubeflow, and passed on to the pods that train.
     """
-    from components.step import Step
     from components.jobs.describe import TaskSettings
+    from components.step import Step
     from components.train.supervisor import supervise
 
     with Step("train", store, run) as step:

@@ -9,10 +9,11 @@ from components.cluster.client import TIMEOUT_S, Cluster, patiently
 from components.cluster.errors import ClusterRefused
 from components.cluster.job_state import Phase, phase_of
 from components.cluster.jobs import list_jobs
-from components.cluster.kinds import ATTEMPT_LABEL, KINDS, PYTORCHJOB, RUN_LABEL, JobKind
+from components.cluster.kinds import ATTEMPT_LABEL, KINDS, PURPOSE_LABEL, PYTORCHJOB, RUN_LABEL, JobKind
 from components.cluster.probe import is_installed
 from pipelines.jobs.names import suggest
 from training.errors import UserError
+from training.run_folder import JobPurpose
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,15 @@ class FoundJob:
         return last if last.endswith(f"/runs/{self.run}") else f"<store>/runs/{self.run}"
 
 
-def find_jobs(cluster: Cluster, run: str | None = None) -> list[FoundJob]:
+def find_jobs(
+    cluster: Cluster, run: str | None = None, purpose: JobPurpose | None = "training"
+) -> list[FoundJob]:
     """The jobs of a run, or of all runs, by run and attempt.
+
+    Args:
+        cluster: Where.
+        run: None: all.
+        purpose: Jobs of this purpose; None: of any.
 
     Raises:
         UserError: The cluster has neither kind of job, or does not let the user look.
@@ -104,6 +112,8 @@ def find_jobs(cluster: Cluster, run: str | None = None) -> list[FoundJob]:
             refusals.append(error)
     if len(refusals) == len(kinds):
         raise refusals[0]
+    if purpose is not None:
+        found = [one for one in found if one[1]["metadata"]["labels"].get(PURPOSE_LABEL) == purpose]
     pods = _pods(cluster, run) if found else []
     jobs = [FoundJob(kind, job, _of(pods, kind, job["metadata"]["name"])) for kind, job in found]
     return sorted(jobs, key=lambda job: (job.run, job.attempt))

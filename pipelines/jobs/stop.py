@@ -87,7 +87,7 @@ def find_stoppable(cluster: Cluster, run: str, host: str = "", namespace: str = 
 def what_goes_on(target: Stoppable) -> str:
     """That nothing goes on of a run, and which runs do go on."""
     cluster = target.cluster
-    others = sorted({job.run for job in find_jobs(cluster) if not job.has_ended})
+    others = sorted({job.run for job in find_jobs(cluster, purpose=None) if not job.has_ended})
     more = f"; those that have are {', '.join(others)}" if others else ""
     return (
         f"the run '{target.run}' has no unfinished job in the namespace '{cluster.namespace}' "
@@ -126,7 +126,7 @@ def stop_all(target: Stoppable, say: Say) -> bool:
 
 
 def _unfinished(cluster: Cluster, run: str) -> list[FoundJob]:
-    return [job for job in find_jobs(cluster, run) if not job.has_ended]
+    return [job for job in find_jobs(cluster, run, purpose=None) if not job.has_ended]
 
 
 def _wait_until_gone(cluster: Cluster, job: FoundJob, say: Say) -> bool:

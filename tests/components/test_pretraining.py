@@ -68,7 +68,8 @@ def pretrain(tmp_path):
 
 def evaluate(run, tmp_path):
     figures = Figures()
-    evaluate_run(Step("evaluate", run.folder.root, run.folder.run), figures, tmp_path / "report.html")
+    step = Step("evaluate", run.folder.root, run.folder.run)
+    evaluate_run(step, figures, tmp_path / "report.html", tmp_path / "decision.md")
     return figures
 
 

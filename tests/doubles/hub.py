@@ -16,18 +16,24 @@ class Repo:
     commit: str = "c" * 40
     branch: str = "main"
     gated: bool = False
+    token: str | None = None
+    """Token of an account that may read a gated repository."""
     license: str | None = None
     break_after: int | None = None
-    """Bytes of a file after which the connection is cut, once for each file."""
-    broken: set = field(default_factory=set)
+    """Bytes of an answer after which the connection is cut, `breaks` times for each file."""
+    breaks: int = 1
+    broken: dict = field(default_factory=dict)
+    """How often each file's connection was cut."""
 
 
 class HubDouble:
-    """Serves `repos`, by kind (`models`, `datasets`) and id; `requests` are the method and path of each call."""
+    """Serves `repos`, by kind (`models`, `datasets`) and id; `requests` are the method and path of each call, and
+    `ranges` what part of a file was asked for, by its path."""
 
     def __init__(self):
         self.repos = {}
         self.requests = []
+        self.ranges = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -98,14 +104,18 @@ def _handler(hub):
             )
             file = re.fullmatch(r"/(?:(datasets)/)?(.+?)/resolve/([^/]+)/(.+)", path)
             kind, name = (api[1], api[2]) if api else (file[1] or "models", file[2]) if file else (None, None)
+            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            if token and token not in {other.token for other in hub.repos.values()}:
+                return self._refuse(401, None, "Invalid credentials in Authorization header")
             repo = hub.repos.get((kind, name))
             if repo is None:
                 return self._refuse(404, "RepoNotFound")
             revision = (api[4] if api else file[3]) or repo.branch
             if revision not in (repo.commit, repo.branch):
                 return self._refuse(404, "RevisionNotFound")
-            if repo.gated and (file or api[3] == "auth-check"):
-                return self._refuse(403, "GatedRepo")
+            may_read = not repo.gated or (token and token == repo.token)
+            if not may_read and (file or api[3] == "auth-check"):
+                return self._refuse(403 if token else 401, "GatedRepo")
             if file:
                 return self._send_file(repo, file[4])
             if api[3] == "tree":
@@ -137,9 +147,10 @@ def _handler(hub):
             self.end_headers()
             if self.command == "HEAD":
                 return None
-            if repo.break_after is not None and path not in repo.broken:
-                repo.broken.add(path)
-                self.wfile.write(data[start : repo.break_after])
+            hub.ranges.append((path, start))
+            if repo.break_after is not None and repo.broken.get(path, 0) < repo.breaks:
+                repo.broken[path] = repo.broken.get(path, 0) + 1
+                self.wfile.write(data[start : start + repo.break_after])
                 self.close_connection = True
                 return None
             self.wfile.write(data[start:])
@@ -153,9 +164,12 @@ def _handler(hub):
             self.end_headers()
             self.wfile.write(data)
 
-        def _refuse(self, status, code):
+        def _refuse(self, status, code, message=None):
             self.send_response(status)
-            self.send_header("X-Error-Code", code)
+            if code:
+                self.send_header("X-Error-Code", code)
+            if message:
+                self.send_header("X-Error-Message", message)
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -19,6 +19,8 @@ from training.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 STEPS = generate_docs.STEPS
+SHARED = {"cluster", "jobs", "tracking"}
+"""Packages beside the steps."""
 
 
 # The compiled graph
@@ -258,7 +260,7 @@ def test_training_imports_no_room_above_it_and_no_orchestrator(path):
 def test_a_component_imports_no_pipeline_and_no_other_steps_modules(path):
     folder = path.relative_to(ROOT / "components").parts[0]
     shared = {"image"} if folder == "cluster" else {"step", "image", "cluster"}
-    allowed = {folder} | shared | ({"train"} if folder == "stop_training" else set())
+    allowed = {folder} | shared | (SHARED if folder in STEPS else set())
     names = imports_of(path)
     assert [name for name in names if name.split(".")[0] in ("pipelines", "tools", "tests")] == []
     others = [name for name in names if name.split(".")[0] == "components" and name.split(".")[1] not in allowed]
@@ -267,17 +269,19 @@ def test_a_component_imports_no_pipeline_and_no_other_steps_modules(path):
 
 @pytest.mark.parametrize("path", python_files("pipelines"), ids=lambda path: path.name)
 def test_pipelines_know_a_step_by_its_shell_alone(path):
-    """And the cluster, and of a job what it looks like and what it left: the commands about jobs show that."""
+    """And the cluster, the registry, and of a job what it looks like and what it left: commands show these."""
     views = {"describe", "render", "attempts", "evidence", "report"}
     names = [name.split(".") for name in imports_of(path) if name.startswith("components.")]
     shown = [
-        name for name in names if name[1] in ("cluster", "image") or (name[1] == "train" and name[2] in views)
+        name
+        for name in names
+        if name[1] in ("cluster", "image", "tracking") or (name[1] == "jobs" and name[2] in views)
     ]
     shown += [name for name in names if name[1:3] == ["evaluate", "formats"]]
     assert [".".join(name) for name in names if name not in shown and name[2:3] != ["component"]] == []
 
 
-@pytest.mark.parametrize("path", python_files("components/train"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", python_files("components/jobs"), ids=lambda path: path.name)
 def test_the_outside_view_of_a_job_imports_no_torch(path):
     assert [name for name in imports_of(path) if name.split(".")[0] in ("torch", "transformers")] == []
 
@@ -307,4 +311,4 @@ def test_a_component_is_a_folder_with_its_papers(step):
 
 def test_every_folder_of_components_is_a_step_of_the_graph():
     folders = {path.name for path in (ROOT / "components").iterdir() if (path / "__init__.py").is_file()}
-    assert folders == {*STEPS, "cluster"}, "beside the steps, only what they share"
+    assert folders == {*STEPS, *SHARED}, "beside the steps, only what they share"

@@ -3,12 +3,14 @@
 import contextlib
 import json
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,8 @@ class S3Server:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    def client(self) -> Any:
-        """A client of botocore."""
+    @cached_property
+    def _client(self) -> Any:
         import botocore.session
 
         return botocore.session.Session().create_client(
@@ -54,6 +56,10 @@ class S3Server:
             aws_access_key_id=self.key,
             aws_secret_access_key=self.secret,
         )
+
+    def client(self) -> Any:
+        """A client of botocore."""
+        return self._client
 
     def make_bucket(self, name: str) -> str:
         """Make a bucket, and return its name."""
@@ -110,15 +116,17 @@ def _command(folder: Path, settings: Path, port: int) -> list[str]:
         *(str(_PROGRAM), "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
         *("-filer", "-s3", f"-s3.port={port}", f"-s3.config={settings}", f"-s3.port.grpc={free[-1]}"),
         *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
-        *("-master.volumeSizeLimitMB=64", "-volume.max=32", "-volume.minFreeSpacePercent=0"),
+        *("-master.volumeSizeLimitMB=64", "-volume.max=1000", "-volume.minFreeSpacePercent=0"),
         *(f"{name}={number}" for name, number in zip(ports, free, strict=False)),
     ]
 
 
 @contextlib.contextmanager
 def _process(command: list[str], folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    # Tests that are killed clean nothing up.
+    dies_with_tests = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
     with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output)
+        process = subprocess.Popen([*dies_with_tests, *command], cwd=folder, stdout=output, stderr=output)
     try:
         yield process
     finally:
@@ -133,8 +141,8 @@ def _answers(server: S3Server, process: subprocess.Popen[bytes]) -> bool:
     give_up = time.monotonic() + _START_WITHIN_S
     while process.poll() is None and time.monotonic() < give_up:
         try:
-            server.make_bucket("is-it-up")
-            server.put("is-it-up", {"yes": b"yes"})
+            bucket = server.make_bucket(f"is-it-up-{secrets.token_hex(4)}")
+            server.put(bucket, {"yes": b"yes"})
         except (BotoCoreError, ClientError):
             time.sleep(0.2)
         else:

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from components.evaluate.heldout import heldout_loss as one_process_loss
 from tests.runs import as_sample, packed_rows, run_ranks, write_arrow
 from training.build import build_model
 from training.config import RunConfig
-from training.data import PackedDataset
+from training.data import PackedDataset, collate, num_supervised
 from training.errors import UserError
 from training.evaluation import heldout_loss
 from training.events import Evaluation, read_events
@@ -16,6 +15,15 @@ from training.model import load_weights
 
 CPU = torch.device("cpu")
 CONFIG = RunConfig.model_validate({"model": {"name": "org/tiny"}, "data": {"train": "org/data"}})
+
+
+def one_process_loss(model, samples):
+    """Sample by sample, summed in Python."""
+    loss = SummedLoss(model)
+    with torch.no_grad():
+        total = sum(loss(collate([sample], CPU)).item() for sample in samples)
+    supervised = num_supervised(samples)
+    return total / supervised, supervised
 
 
 def evaluate(rank, source, samples, micro_batch_size, max_samples, expected):
@@ -47,7 +55,7 @@ def test_uneven_shares_cannot_hang_and_give_the_loss_of_one_process(
     path = tmp_path / "heldout.arrow"
     write_arrow(path, rows)
     plain = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="documents", dtype=torch.float64)
-    expected = one_process_loss(plain, [as_sample(row) for row in rows[:max_samples]], CPU)
+    expected = one_process_loss(plain, [as_sample(row) for row in rows[:max_samples]])
     run_ranks(world_size, evaluate, tiny_model, path, micro_batch_size, max_samples, expected)
 
 

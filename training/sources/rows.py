@@ -54,3 +54,13 @@ class Source(Protocol):
             UserError: The source cannot be read at all.
         """
         ...
+
+
+def rows_of(source: Source) -> Iterator[Row | Malformed]:
+    """All rows of a source, in their order, parsed here.
+
+    Raises:
+        UserError: The source cannot be read at all.
+    """
+    for block in source.blocks():
+        yield from block.rows()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from components.cluster.kinds import ATTEMPT_LABEL, RUN_ID_LABEL, RUN_LABEL, JobKind, safe_label
+from components.cluster.kinds import ATTEMPT_LABEL, PURPOSE_LABEL, RUN_ID_LABEL, RUN_LABEL, JobKind, safe_label
 from components.jobs.job import PodSettings, TrainingJob
 
 _SHARED_MEMORY = "shared-memory"
@@ -16,7 +16,7 @@ def labels(job: TrainingJob) -> dict[str, str]:
     return {
         **pods.labels,
         "app.kubernetes.io/name": "shardline",
-        "app.kubernetes.io/component": "training",
+        PURPOSE_LABEL: job.purpose,
         RUN_LABEL: safe_label(job.run),
         RUN_ID_LABEL: safe_label(job.run_id),
         ATTEMPT_LABEL: str(job.attempt),

@@ -265,7 +265,7 @@ def test_a_broken_download_goes_on_where_it_stopped(root, hub, saved_model, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("components.download_model.fetch._check_room", break_off)
+        patch.setattr("components.download_model.fetch.check_room", break_off)
         with pytest.raises(KeyboardInterrupt):
             download(step)
     assert published(root) == []
@@ -281,7 +281,7 @@ def test_a_broken_download_goes_on_where_it_stopped(root, hub, saved_model, monk
 def test_no_room_is_said_before_the_weights_are_fetched(root, hub, saved_model, monkeypatch):
     hub.add("models", "acme/tiny", files_of(saved_model))
     full = SimpleNamespace(total=100, used=99, free=1)
-    monkeypatch.setattr("components.download_model.fetch.shutil.disk_usage", lambda path: full)
+    monkeypatch.setattr("components.download_model.volume.shutil.disk_usage", lambda path: full)
     with pytest.raises(UserError, match="free some space"):
         download(step_for(root, "acme/tiny"))
     assert not any("safetensors" in path for path in hub.downloads())
@@ -290,9 +290,9 @@ def test_no_room_is_said_before_the_weights_are_fetched(root, hub, saved_model, 
 def test_progress_is_told_while_it_lasts(tmp_path, monkeypatch):
     import threading
 
-    from components.download_model import fetch
+    from components.download_model import volume
 
-    monkeypatch.setattr(fetch, "_PROGRESS_EVERY_S", 0.01)
+    monkeypatch.setattr(volume, "_PROGRESS_EVERY_S", 0.01)
     (tmp_path / "half").write_bytes(b"x" * 1000)
     notes, told = [], threading.Event()
 
@@ -301,7 +301,7 @@ def test_progress_is_told_while_it_lasts(tmp_path, monkeypatch):
         if len(notes) > 1:
             told.set()
 
-    with fetch._progress(tmp_path, 2_000_000_000, note):
+    with volume.progress(tmp_path, 2_000_000_000, note):
         assert told.wait(10)
     assert notes[0] == "downloading 2.00 GB of weights"
     assert notes[1] == "0.0 of 2.0 GB after 0 s"

@@ -10,7 +10,10 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from components.evaluate.evaluate import evaluate_run
+from components.jobs import jobs
 from components.step import Step
+from tests.components.evaluate.measuring import QuickLauncher
 from training.config import RunConfig
 from training.run_folder import RunFolder
 from training.store import Store, seal
@@ -107,14 +110,16 @@ def metrics():
 def trained_run(tmp_path, tokenizer, make_model, packed_rows, write_rows):
     """Makes the step of a run that has base model, data set and tuned model."""
 
-    def make(run: str = "a-run", tuned: bool = True, prompts: int = 5, **sections) -> Step:
+    def make(run: str = "a-run", tuned: bool = True, prompts: int = 5, dataset_facts=None, **sections) -> Step:
         store = Store(tmp_path / "store")
         if not store.get("models", "m1"):
-            with store.publish("models", "m1", {"source": "org/tiny", "revision": "abc123"}) as folder:
+            about_model = {"source": "org/tiny", "revision": "abc123", "vocab_size": len(WORDS)}
+            with store.publish("models", "m1", about_model) as folder:
                 make_model(0).save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
         if not store.get("datasets", "d1"):
-            with store.publish("datasets", "d1", {"source": "qa.jsonl", "num_train_rows": 1234}) as folder:
+            facts = {"source": "qa.jsonl", "num_train_rows": 1234, "max_token_id": len(WORDS) - 1}
+            with store.publish("datasets", "d1", facts | (dataset_facts or {})) as folder:
                 write_rows(folder / "heldout.arrow", packed_rows)
                 lines = [
                     {"prompt": f"[user] w{i} [end] [assistant] ", "question": f"w{i}", "reference": "w9"}
@@ -127,6 +132,7 @@ def trained_run(tmp_path, tokenizer, make_model, packed_rows, write_rows):
             "data": {"train": "qa.jsonl", "sequence_length": 16},
             "training": {"precision": "fp32"},
             "evaluation": {"num_generations": 3, "max_new_tokens": 4},
+            "parallel": {"procs_per_node": 1},
         }
         folder.create(RunConfig.model_validate(settings | sections))
         folder.save_input("model", store.path("models", "m1"))
@@ -138,3 +144,23 @@ def trained_run(tmp_path, tokenizer, make_model, packed_rows, write_rows):
         return Step("evaluate", str(store.root), run)
 
     return make
+
+
+@pytest.fixture
+def jobs_made(monkeypatch):
+    """Runs jobs in forked ranks; the jobs that were made."""
+    monkeypatch.setattr(jobs, "LocalLauncher", QuickLauncher)
+    monkeypatch.setattr(QuickLauncher, "jobs", [])
+    return QuickLauncher.jobs
+
+
+@pytest.fixture
+def evaluate(metrics, tmp_path, jobs_made):
+    """Evaluates a run; the folder of what it made: `report.html` and `decision.md`."""
+
+    def run(step: Step, name: str = "out") -> Path:
+        folder = tmp_path / name
+        evaluate_run(step, metrics, folder / "report.html", folder / "decision.md")
+        return folder
+
+    return run

@@ -7,7 +7,6 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from components.evaluate.evaluate import evaluate_run
 from training.store import seal
 
 # peft asks transformers for something by its former name.
@@ -26,15 +25,12 @@ def tune(base):
     return model
 
 
-def evaluate(step, metrics, tmp_path):
-    evaluate_run(step, metrics, tmp_path / "report")
+def measured(step, out):
     result = json.loads((step.folder.evaluation / "tuned.json").read_text())
-    return result["loss"], [g["answer"] for g in result["generations"]], (tmp_path / "report").read_text()
+    return result["loss"], [g["answer"] for g in result["generations"]], (out / "report.html").read_text()
 
 
-def test_an_adapter_is_measured_on_the_base_in_the_store(
-    trained_run, make_model, tokenizer, metrics, tmp_path, recwarn
-):
+def test_an_adapter_is_measured_on_the_base_in_the_store(trained_run, make_model, tokenizer, metrics, evaluate):
     step = trained_run("adapter", tuned=False, **LORA)
     adapted = tune(make_model(0))
     # There is no such model anywhere: the base has to come from the store.
@@ -43,15 +39,13 @@ def test_an_adapter_is_measured_on_the_base_in_the_store(
     tokenizer.save_pretrained(step.folder.model)
     shutil.copy(step.folder.inputs().model / "config.json", step.folder.model)
     seal(step.folder.model, {"run": "adapter"})
-    recwarn.clear()
-    loss, answers, report = evaluate(step, metrics, tmp_path)
-    assert [str(w.message) for w in recwarn if "is_gradient_checkpointing" in str(w.message)] == []
+    loss, answers, report = measured(step, evaluate(step))
 
     whole = trained_run("merged", tuned=False, **{**LORA, "lora": {"rank": 4, "export": "merged"}})
     adapted.merge_and_unload().save_pretrained(whole.folder.model)
     tokenizer.save_pretrained(whole.folder.model)
     seal(whole.folder.model, {"run": "merged"})
-    merged_loss, merged_answers, merged_report = evaluate(whole, metrics, tmp_path)
+    merged_loss, merged_answers, merged_report = measured(whole, evaluate(whole))
 
     assert loss == pytest.approx(merged_loss, rel=1e-5)
     assert answers == merged_answers
@@ -60,6 +54,6 @@ def test_an_adapter_is_measured_on_the_base_in_the_store(
     assert "whole, with a LoRA adapter of rank 4 merged into the base model" in merged_report
 
 
-def test_a_full_fine_tuning_says_nothing_of_adapters(trained_run, metrics, tmp_path):
-    _, _, report = evaluate(trained_run(), metrics, tmp_path)
+def test_a_full_fine_tuning_says_nothing_of_adapters(trained_run, evaluate):
+    report = (evaluate(trained_run()) / "report.html").read_text()
     assert "adapter" not in report.partition("Resolved configuration")[0]

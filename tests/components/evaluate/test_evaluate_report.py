@@ -4,8 +4,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from components.evaluate.report import ReportData, dataset_facts, judge, render_report
-from components.evaluate.results import Generation, ModelResult
+from components.evaluate.decision import Decision
+from components.evaluate.facts import dataset_facts
+from components.evaluate.intervals import Estimate
+from components.evaluate.report import ReportData, render_report
+from components.evaluate.results import Generation
+from components.evaluate.verdict import verdict_on
+from tests.components.evaluate.results import compared, result
 from training.config import RunConfig
 from training.events import Evaluation, Incident, TrainStep
 from training.history import Attempt, History
@@ -44,11 +49,6 @@ class Page(HTMLParser):
     @property
     def words(self):
         return " ".join(" ".join(self.text).split())
-
-
-def result(name, loss, answer="an answer"):
-    generations = (Generation("a question", "a reference", answer), Generation("another", "reference", ""))
-    return ModelResult(name, loss, 3456, 1.5, generations, "f00d")
 
 
 def history(count, resumed_at=None):
@@ -104,8 +104,8 @@ def data():
         run="a-run",
         date="30 November 2026, 12:00 UTC",
         config=config,
-        base=result("base", 3.21),
-        tuned=result("tuned", 2.21),
+        results=compared(result("base", 3.21), result("tuned", 2.21)),
+        decision=Decision(True, "champion", ((True, "The held-out loss fell."),), None),
         history=history(60),
         dataset={"num_train_rows": 460, "num_train_tokens": 2000, "num_train_supervised": 500, "fill": 0.987},
         lineage={"Base model": "org/tiny", "torch": "2.13.0"},
@@ -168,10 +168,11 @@ def test_what_was_not_measured_is_not_shown(data):
 
 
 def test_hostile_text_is_only_text(data):
+    said = (Generation(HOSTILE, HOSTILE, HOSTILE),)
     hostile = replace(
         data,
-        base=replace(data.base, generations=(Generation(HOSTILE, HOSTILE, HOSTILE),)),
-        tuned=replace(data.tuned, generations=(Generation(HOSTILE, HOSTILE, HOSTILE),)),
+        results={name: replace(one, generations=said) for name, one in data.results.items()},
+        decision=Decision(False, HOSTILE, ((None, HOSTILE),), HOSTILE, HOSTILE),
         history=history(5, resumed_at=3),
         dataset={"source": HOSTILE, "note": HOSTILE, HOSTILE: 1},
         lineage={HOSTILE: HOSTILE},
@@ -210,7 +211,7 @@ def test_reports_are_equal_for_equal_data(data):
 
 
 def test_without_generations(data):
-    empty = replace(data, base=replace(data.base, generations=()), tuned=replace(data.tuned, generations=()))
+    empty = replace(data, results={name: replace(one, generations=()) for name, one in data.results.items()})
     assert "Answers side by side" not in Page(render_report(empty)).words
 
 
@@ -226,15 +227,59 @@ def test_attempts_and_incidents(data):
     [(2.0, "better", "▼ Better"), (4.0, "worse", "▲ Worse"), (3.2103, "unchanged", "= No change")],
 )
 def test_verdict(tuned_loss, outcome, word):
-    verdict = judge(result("base", 3.21), result("tuned", tuned_loss))
+    found = compared(result("base", 3.21), result("tuned", tuned_loss))
+    verdict = verdict_on(found["base"], found["tuned"])
     assert (verdict.outcome, verdict.word) == (outcome, word)
 
 
+def test_a_change_that_may_be_chance_is_no_improvement():
+    found = compared(result("base", 3.21), result("tuned", 3.0), width=0.3)
+    verdict = verdict_on(found["base"], found["tuned"])
+    assert verdict.outcome == "unchanged" and verdict.word == "≈ Not certain"
+    assert "[−0.510, +0.090]" in verdict.sentence
+
+
 def test_a_far_worse_model_still_has_a_report(data):
-    html = render_report(replace(data, tuned=result("tuned", 900.0)))
+    html = render_report(replace(data, results=compared(result("base", 3.21), result("tuned", 900.0))))
     assert "▲ Worse" in html
 
 
+def test_the_decision_stands_with_its_reasons(data):
+    checks = ((True, "It is better."), (False, "It forgets."), (None, "Not compared."))
+    decision = Decision(False, "champion", checks, "3", trouble="MLflow is away.")
+    words = Page(render_report(replace(data, decision=decision))).words
+    assert (
+        "✗ The alias champion does not move to this model. ✓ It is better. ✗ It forgets. – Not compared." in words
+    )
+    assert "Attention. MLflow is away." in words
+
+
+def test_the_champion_stands_between_base_and_tuned_model(data):
+    found = compared(result("base", 3.21), result("tuned", 2.21), result("champion", 2.5, "their answer"))
+    words = Page(render_report(replace(data, results=found))).words
+    assert "Base model Champion Tuned model Change from base Change from champion" in words
+    assert "3.210 [3.110, 3.310] 2.500 [2.400, 2.600] 2.210 [2.110, 2.310] −1.000" in words
+    assert "Champion their answer Tuned model an answer" in words
+
+
+def test_sources_and_scores_have_rows_of_their_own(data):
+    found = compared(result("base", 3.21), result("tuned", 2.21), sources=("wiki", "chat"))
+    words = Page(render_report(replace(data, results=found))).words
+    assert "By data source" in words and "wiki 1,728 tokens in 20 documents" in words
+    assert "ROUGE-L of answers 40 answers 0.400 [0.300, 0.500] 0.400 [0.300, 0.500] 0.000" in words
+    assert "arc_easy/acc 100 examples" in words
+
+
+def test_a_single_document_has_no_interval(data):
+    alone = {
+        name: replace(one, loss_low=None, loss_high=None, num_documents=1, changes={})
+        for name, one in data.results.items()
+    }
+    alone["tuned"] = replace(alone["tuned"], changes={"base": Estimate(-1.0, None, None, 1)})
+    words = Page(render_report(replace(data, results=alone))).words
+    assert "Of a single document there is no confidence interval" in words and "95 % [" not in words
+
+
 def test_dataset_facts_keep_what_they_do_not_know():
-    facts = dataset_facts({"num_truncated": 3, "some_thing": "x", "missing": None, "source": "s"})
+    facts = dataset_facts({"num_truncated": 3, "some_thing": "x", "missing": None, "source": "s", "parts": [{}]})
     assert facts == {"Rows cut at the end": "3", "Some thing": "x"}

@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 
-from components.evaluate.evaluate import evaluate_run
 from training.events import Evaluation, EventWriter, TrainStep
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -52,7 +51,7 @@ def in_browser(report, width, tmp_path, *options):
 
 
 @pytest.fixture
-def report(trained_run, metrics, tmp_path):
+def report(trained_run, evaluate):
     step = trained_run()
     events = EventWriter(step.folder.events, "rank-0", attempt=1)
     for number in range(1, 31):
@@ -78,8 +77,7 @@ def report(trained_run, metrics, tmp_path):
         )
         if number % 5 == 0:
             events.write(Evaluation(name="step", step=number, loss=4.0 - number / 25, num_supervised=99))
-    evaluate_run(step, metrics, tmp_path / "report.html")
-    return (tmp_path / "report.html").read_text()
+    return (evaluate(step) / "report.html").read_text()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")

@@ -107,7 +107,7 @@ def test_anything_else_is_tried_as_often_as_allowed(what, made, allowed, again):
     decision = decide(Incident(attempt=made, what=what), made, allowed)
     assert decision.retry == again
     assert decision.reason == (
-        f"attempt {made + 1} of {allowed} goes on from the newest checkpoint"
+        f"attempt {made + 1} of {allowed} goes on from what was saved"
         if again
         else f"resilience.max_attempts is {allowed}"
     )
@@ -127,7 +127,7 @@ def test_the_page_tells_what_where_and_what_comes_next(tmp_path):
     assert first == "## a-run: attempt 1 failed"
     assert second.startswith("**oom** (exit code 137) in the pod `a-run-1-worker-3`: ")
     assert "cluster.memory_per_node" in second
-    assert third == "Next: attempt 2 of 2 goes on from the newest checkpoint."
+    assert third == "Next: attempt 2 of 2 goes on from what was saved."
     assert "```text\nworker-3: OOMKilled\n```" in text
     assert str(tmp_path / "runs/a-run/attempts") in text
 

@@ -185,6 +185,12 @@ def test_a_secret_of_the_configuration_wins_over_the_tasks(folder):
     assert found.env["PLACE"] == "here"
 
 
+def test_a_steps_login_at_mlflow_is_not_passed_on_to_the_pods(folder):
+    keys = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY")
+    env = [{"name": key, "valueFrom": {"secretKeyRef": {"name": "task", "key": key}}} for key in keys]
+    assert [entry["name"] for entry in pods(folder, TaskSettings(env=env)).secret_env] == ["AWS_SECRET_ACCESS_KEY"]
+
+
 # Ranks and resources
 
 

@@ -1,7 +1,7 @@
 """The manifests of jobs.
 
 `golden/<spec>-<kind>.yaml` are what three specs become. After a change that is meant, write them anew and read the
-difference: `SHARDLINE_WRITE_GOLDEN=1 pytest tests/components/train/test_render.py`.
+difference: `SHARDLINE_WRITE_GOLDEN=1 pytest tests/components/jobs/test_render.py`.
 """
 
 import copy

@@ -21,7 +21,7 @@ def config(**sections):
     return resolve({name: {**base.get(name, {}), **sections.get(name, {})} for name in {**base, **sections}})
 
 
-def mark(contents=("train", "heldout"), **sections):
+def mark(contents=(("train",), ("heldout",)), **sections):
     return mark_of(config(**sections), contents)
 
 
@@ -35,6 +35,9 @@ def mark(contents=("train", "heldout"), **sections):
         {"model": {"revision": "b" * 40}},
         {"data": {"sequence_length": 64}},
         {"data": {"heldout_fraction": 0.5}},
+        {"data": {"train": [{"source": "org/data", "weight": 2}]}},
+        {"data": {"train": [{"source": "org/data", "format": "text"}]}},
+        {"data": {"train": [{"source": "org/data", "columns": {"text": "body"}}]}},
         {"training": {"seed": 7}},
         {"training": {"learning_rate": 1e-3}},
         {"training": {"method": "lora"}},
@@ -46,7 +49,15 @@ def test_what_decides_the_result_changes_the_mark(sections):
 
 
 @pytest.mark.parametrize(
-    "contents", [("other", "heldout"), ("train", "other"), ("train", None), ("heldout", "train")]
+    "contents",
+    [
+        (("other",), ("heldout",)),
+        (("train",), ("other",)),
+        (("train",), ()),
+        (("heldout",), ("train",)),
+        (("train", "heldout"), ()),
+        (("train", "train"), ("heldout",)),
+    ],
 )
 def test_another_content_of_the_data_changes_the_mark(contents):
     assert mark(contents) != mark()
@@ -56,7 +67,8 @@ def test_another_content_of_the_data_changes_the_mark(contents):
     "sections",
     [
         {"data": {"train": "elsewhere/train.jsonl"}},
-        {"data": {"heldout": "elsewhere/heldout.jsonl"}},
+        {"data": {"train": [{"source": "elsewhere/train.csv", "name": "mine", "split": "all", "subset": "x"}]}},
+        {"data": {"num_workers": 3, "streaming": True}},
         {"data": {"revision": "c" * 40}},
         {"parallel": {"num_nodes": 4}},
         {"cluster": {"launcher": "pytorchjob", "queue": "team-a"}},

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from registering import START, client_of, register
 
+from tests.registering import START, client_of, register
 from training.events import Evaluation, EventWriter, TrainStep
 from training.run_folder import RunFolder
 

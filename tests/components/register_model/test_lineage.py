@@ -50,13 +50,15 @@ def test_no_git(tracked_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tags(ready_run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDLINE_GIT_COMMIT", "f" * 40)
-    tags = trace(read_results(ready_run())).tags()
+    tags = trace(read_results(ready_run()), "mark").tags()
     assert tags["shardline.model"] == "org/base"
     assert tags["shardline.model_revision"] == "abc123"
     assert tags["shardline.model_fingerprint"] == "m" * 16
     assert tags["shardline.dataset"] == "org/data"
     assert tags["shardline.dataset_fingerprint"] == "d" * 16
     assert len(tags["shardline.config_fingerprint"]) == 16
+    assert tags["shardline.run_id"] == "mark"
+    assert tags["shardline.model_license"] == "apache-2.0"
     assert tags["shardline.git_commit"] == tags["mlflow.source.git.commit"] == "f" * 40
     assert "shardline.git_dirty" not in tags
     assert {f"shardline.versions.{name}" for name in ("python", "torch", "transformers", "kfp", "mlflow")} <= set(

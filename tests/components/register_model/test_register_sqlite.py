@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registering import START, aliases, client_of, register, write_evaluation
 
+from tests.registering import START, aliases, client_of, register, write_evaluation
 from training.errors import EXIT_INVALID
 from training.events import Span, read_events
 from training.run_folder import RunFolder
@@ -23,7 +23,7 @@ def test_everything_about_one_run(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    folder = ready_run(min_improvement=0.1, fresh_database=True)
+    folder = ready_run(fresh_database=True)
     capfd.readouterr()
     made = register(folder)
     output = capfd.readouterr()
@@ -62,19 +62,22 @@ def test_everything_about_one_run(
     assert run.data.metrics["improvement"] == 0.5
     assert run.data.metrics["tuned_perplexity"] == pytest.approx(7.389, rel=1e-3)
     files = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert files == {"config.yaml", "report.html", "evaluation"}
+    assert files == {"config.yaml", "report.html", "statistics.html", "evaluation"}
     evaluation = {file.path for file in client.list_artifacts(run.info.run_id, "evaluation")}
     assert evaluation == {"evaluation/base.json", "evaluation/tuned.json"}
 
     version = client.get_model_version("shardline-model", "1")
-    assert version.source == folder.model.as_uri()
+    assert version.source == (folder.path / "registered").as_uri()
     assert version.run_id == made.mlflow_run_id
     assert version.tags["heldout_loss"] == "2.0"
     assert version.tags["base_loss"] == "2.5"
     assert version.tags["heldout_fingerprint"] == "e" * 16
     assert version.tags["shardline.run"] == "demo"
     assert version.tags["shardline.gate"] == "passed"
-    assert "by more than the 0.1" in version.tags["shardline.gate_reasons"]
+    assert version.tags["shardline.gate_reasons"] == "The held-out loss fell."
+    assert version.tags["shardline.model_license"] == "apache-2.0"
+    assert "licence apache-2.0" in version.description
+    assert "    - `org/data` at revision `abc123`: conversations, 40 rows, 4,000 tokens" in version.description
     assert "at revision `abc123`" in version.description
     assert "6 steps to a training loss of 1.4" in version.description
     assert aliases(client.tracking_uri) == {"champion": "1", "candidate": "1"}
@@ -101,74 +104,79 @@ def test_everything_about_one_run(
     ]
 
 
-def test_the_alias_gives_a_folder_that_transformers_loads(
-    ready_run: ReadyRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import mlflow.artifacts
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    folder = ready_run()
-    before = sorted(folder.model.iterdir())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", register(folder).tracking_uri)
-    found = mlflow.artifacts.download_artifacts("models:/shardline-model@champion")
-    # A reference: nothing was copied, and nothing written into the store's folder.
-    assert Path(found) == folder.model
-    assert sorted(folder.model.iterdir()) == before
-    model = AutoModelForCausalLM.from_pretrained(found)
-    assert model(torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 64)
-
-
 def test_a_second_run_of_the_step_makes_nothing_new(ready_run: ReadyRun) -> None:
     folder = ready_run()
     first, second = register(folder), register(folder)
     assert second == first
     client = client_of(first.tracking_uri)
-    assert len(client.search_runs(["0", "1"])) == 1
+    # The run and its two attempts.
+    assert len(client.search_runs(["0", "1"])) == 3
     assert len(client.search_model_versions()) == 1
     assert len(client.get_metric_history(first.mlflow_run_id, "train/loss")) == 6
     assert len(client.get_metric_history(first.mlflow_run_id, "tuned_loss")) == 1
 
 
-def test_the_alias_stays_when_the_gate_does_not_pass(ready_run: ReadyRun) -> None:
-    register(ready_run("first", tuned_loss=2.0))
-    folder = ready_run("second", tuned_loss=2.2)
+def test_the_alias_stays_when_the_gate_did_not_pass(ready_run: ReadyRun) -> None:
+    register(ready_run("first"))
+    folder = ready_run("second", passed=False, champion="1")
     worse = register(folder)
     client = client_of(worse.tracking_uri)
     assert aliases(client.tracking_uri) == {"champion": "1", "candidate": "2"}
     assert not worse.alias_moved
     assert client.get_model_version("shardline-model", "2").tags["shardline.gate"] == "failed"
     assert detail(folder) == "shardline-model version 2, champion stays with version 1"
-    assert "2.2 is higher than the 2 of version 1" in worse.summary
+    assert "The held-out loss rose." in worse.summary
+    assert "| loss (nats per token) | 2.5 | 2.1 | 2 | -0.5 |" in worse.summary
 
-    better = register(ready_run("third", tuned_loss=1.9))
+    better = register(ready_run("third", champion="1"))
     assert better.alias_moved
-    # Other data: not comparable with version 3, and better than its own base.
-    other = register(ready_run("fourth", tuned_loss=2.4, dataset="c" * 16, heldout="f" * 16))
-    assert other.alias_moved
-    assert "are not compared" in other.reasons[1]
+    assert client.get_run(better.mlflow_run_id).data.metrics["champion_loss"] == 2.1
 
 
 def test_no_champion_at_all(ready_run: ReadyRun) -> None:
-    folder = ready_run(tuned_loss=float("nan"))
+    folder = ready_run(passed=False)
     made = register(folder)
     assert made.holder is None
     assert detail(folder) == "shardline-model version 1, no champion yet"
     assert aliases(made.tracking_uri) == {"candidate": "1"}
 
 
+def test_the_alias_stays_with_a_version_that_was_not_compared_with(ready_run: ReadyRun) -> None:
+    register(ready_run("first"))
+    # Evaluated when there was no champion yet, as two runs at the same time are.
+    folder = ready_run("second")
+    made = register(folder)
+    assert made.holder == "1"
+    assert made.reasons[-1].startswith(
+        "The alias champion belongs to version 1 now, but the tuned model was compared with no version: run the "
+        "evaluate step again"
+    )
+    assert (
+        client_of(made.tracking_uri).get_model_version("shardline-model", "2").tags["shardline.gate"] == "failed"
+    )
+
+    # What the sentence asks for.
+    write_evaluation(folder, base_loss=2.5, tuned_loss=2.0, champion="1")
+    again = register(folder)
+    assert (again.version, again.holder) == ("2", "2")
+
+
+def test_a_run_that_is_not_to_be_compared_takes_the_alias(ready_run: ReadyRun) -> None:
+    register(ready_run("first"))
+    assert register(ready_run("second", evaluation={"champion": False})).holder == "2"
+
+
 def test_a_rerun_does_not_take_back_an_alias_that_moved_on(ready_run: ReadyRun) -> None:
     folder = ready_run("first")
     register(folder)
-    # On other data, so a fresh verdict would let the first version take the alias again.
-    register(ready_run("second", dataset="e" * 16))
+    register(ready_run("second", champion="1"))
     again = register(folder)
     assert again.version == "1"
     assert again.holder == "2"
     assert detail(folder) == "shardline-model version 1, champion stays with version 2"
 
     # A new measurement is judged anew.
-    write_evaluation(folder, base_loss=2.5, tuned_loss=1.5)
+    write_evaluation(folder, base_loss=2.5, tuned_loss=1.5, champion="2")
     assert register(folder).holder == "1"
     assert client_of(again.tracking_uri).get_model_version("shardline-model", "1").tags["heldout_loss"] == "1.5"
 
@@ -182,7 +190,7 @@ def test_a_step_that_died_after_making_the_version_is_completed(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr("components.register_model.registry.apply_verdict", die)
+        patch.setattr("components.register_model.register.carry_out", die)
         register(folder)
     made = register(folder)
     assert made.version == "1"
@@ -192,7 +200,7 @@ def test_a_step_that_died_after_making_the_version_is_completed(
 def test_a_run_of_the_same_name_in_another_store_is_another_run(ready_run: ReadyRun, tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path}/shared.db"
     first = register(ready_run(tracking_uri=uri, root=tmp_path / "a"))
-    second = register(ready_run(tracking_uri=uri, root=tmp_path / "b", min_improvement=0.2))
+    second = register(ready_run(tracking_uri=uri, root=tmp_path / "b"))
     assert second.mlflow_run_id != first.mlflow_run_id
     assert (first.version, second.version) == ("1", "2")
 
@@ -230,6 +238,7 @@ def test_two_runs_set_up_the_database_at_once(ready_run: ReadyRun) -> None:
         ("model/model.safetensors", "run the train step again"),
         ("evaluation/base.json", "the evaluation of the base model is missing"),
         ("evaluation/tuned.json", "run the evaluate step first"),
+        ("evaluation/gate.json", "the gate's decision is missing"),
     ],
 )
 def test_an_earlier_step_is_missing(
@@ -248,13 +257,3 @@ def test_an_earlier_step_is_missing(
 def detail(folder: RunFolder) -> str:
     spans = [event for event in read_events(folder.events) if isinstance(event, Span) and event.phase == "end"]
     return spans[-1].detail
-
-
-def test_versions_are_compared_when_only_the_training_rows_differ(ready_run: ReadyRun) -> None:
-    register(ready_run("first", tuned_loss=2.0))
-    folder = ready_run("second", dataset="f" * 16, tuned_loss=2.2)
-    register(folder)
-    assert detail(folder) == "shardline-model version 2, champion stays with version 1"
-    other = ready_run("third", dataset="g" * 16, heldout="h" * 16, tuned_loss=2.2)
-    register(other)
-    assert detail(other) == "shardline-model version 3, champion"

@@ -38,7 +38,8 @@ def write_rows(tmp_path):
 @pytest.fixture
 def step_for(tmp_path, tiny_model):
     def make(train, run="run", model=tiny_model, **data):
-        data = {"sequence_length": 32, "heldout_fraction": 0.3, **data, "train": str(train)}
+        train = train if isinstance(train, list) else str(train)
+        data = {"sequence_length": 32, "heldout_fraction": 0.3, "num_workers": 1, **data, "train": train}
         return RecordingStep(tmp_path / "store", {"model": {"name": str(model)}, "data": data}, run)
 
     return make

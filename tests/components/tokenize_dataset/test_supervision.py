@@ -1,95 +1,66 @@
+"""From rows to documents, with templates of all kinds and a tokenizer of whole words."""
+
+import re
+
 import numpy as np
 import pytest
 
-from components.tokenize_dataset.documents import Encoder
+from tests.components.tokenize_dataset.encoding import (
+    as_rows,
+    assert_shifted,
+    assistant,
+    chat,
+    encode,
+    encode_one,
+    encoder_for,
+    system,
+    targets,
+    user,
+)
 from tests.doubles.models import CHAT_TEMPLATE, tiny_tokenizer
-from training.config import DataConfig
-from training.data_source import Row
 from training.errors import UserError
-
-SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-
-
-def chat(*contents, system=None):
-    """A row: user and assistant in turn."""
-    messages = [{"role": "system", "content": system}] if system is not None else []
-    messages += [{"role": ("user", "assistant")[i % 2], "content": c} for i, c in enumerate(contents)]
-    return {"messages": messages}
+from training.sources.rows import Malformed
 
 
-def encode(rows, tokenizer, **data):
-    data = {"train": "t.jsonl", "sequence_length": 1024, **data}
-    rows = [Row(f"t.jsonl line {number}", row) for number, row in enumerate(rows, start=1)]
-    return list(Encoder(DataConfig(**data), tokenizer).encode(rows))
+def problem(row, tokenizer, shape_rows=None, **data):
+    (malformed,) = encode([row], tokenizer, shape_rows, **data)
+    assert isinstance(malformed, Malformed)
+    assert malformed.origin == "t.jsonl line 1"
+    return malformed.problem
 
 
-def encode_one(row, tokenizer, **data):
-    (encoded,) = encode([row], tokenizer, **data)
-    (document,) = encoded.documents
-    return document, encoded
-
-
-def targets(document, tokenizer):
-    """What the model is taught to say: runs of supervised tokens, decoded."""
-    runs, current = [], []
-    for label in [*document.labels, -100]:
-        if label != -100:
-            current.append(int(label))
-        elif current:
-            runs.append(tokenizer.decode(current))
-            current = []
-    return runs
-
-
-def assert_shifted(document):
-    ids, labels = document
-    assert ids.dtype == labels.dtype == np.int32
-    assert len(ids) == len(labels)
-    assert labels[-1] == -100
-    supervised = labels != -100
-    assert (labels[supervised] == np.roll(ids, -1)[supervised]).all()
+# Chat templates
 
 
 def test_smollm2_learns_the_answer_and_its_end(smollm2_tokenizer):
     document, encoded = encode_one(chat("What is FSDP?", "It shards.\nAll of it."), smollm2_tokenizer)
-    assert smollm2_tokenizer.decode(document.input_ids) == (
-        f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\nWhat is FSDP?<|im_end|>\n"
-        "<|im_start|>assistant\nIt shards.\nAll of it.<|im_end|>\n"
+    prompt = (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nWhat is FSDP?<|im_end|>\n<|im_start|>assistant\n"
     )
+    assert smollm2_tokenizer.decode(document.input_ids) == f"{prompt}It shards.\nAll of it.<|im_end|>\n"
     assert targets(document, smollm2_tokenizer) == ["It shards.\nAll of it.<|im_end|>"]
     assert_shifted(document)
     assert encoded.prompt == {
-        "prompt": f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\nWhat is FSDP?<|im_end|>\n"
-        "<|im_start|>assistant\n",
+        "prompt": prompt,
         "question": "What is FSDP?",
         "reference": "It shards.\nAll of it.",
     }
 
 
-def test_the_answer_is_predicted_from_just_what_the_model_is_prompted_with(smollm2_tokenizer):
-    document, encoded = encode_one(chat("Why?", "Because of 日本 🙂."), smollm2_tokenizer)
-    prompted = smollm2_tokenizer.encode(encoded.prompt["prompt"], add_special_tokens=False)
-    first = int(np.argmax(document.labels != -100))
-    assert document.input_ids[: first + 1].tolist() == prompted
-    assert targets(document, smollm2_tokenizer) == ["Because of 日本 🙂.<|im_end|>"]
-
-
-def test_every_turn_of_the_assistant_is_learned(smollm2_tokenizer):
-    row = chat("One?", "First.", "Two?", "Second.", "Three?", "Third.", system="Be brief.")
-    document, encoded = encode_one(row, smollm2_tokenizer)
-    assert targets(document, smollm2_tokenizer) == ["First.<|im_end|>", "Second.<|im_end|>", "Third.<|im_end|>"]
-    assert smollm2_tokenizer.decode(document.input_ids).startswith("<|im_start|>system\nBe brief.<|im_end|>")
-    assert encoded.prompt["prompt"].endswith(
-        "Second.<|im_end|>\n<|im_start|>user\nThree?<|im_end|>\n<|im_start|>assistant\n"
-    )
-    assert encoded.prompt["question"] == "Three?"
-
-
-def test_the_text_is_tokenized_as_a_whole(smollm2_tokenizer):
-    row = chat("Hello  there", "  an answer\n with spaces ", "x", "y")
+def test_a_conversation_is_tokenized_as_a_whole(smollm2_tokenizer):
+    row = chat("Hello  there", "an answer\n with spaces ", "x", "y")
     document, _ = encode_one(row, smollm2_tokenizer)
     text = smollm2_tokenizer.apply_chat_template(row["messages"], tokenize=False)
     assert document.input_ids.tolist() == smollm2_tokenizer.encode(text, add_special_tokens=False)
+
+
+def test_an_answer_begins_with_a_token_of_its_own(smollm2_tokenizer):
+    # The tokenizer would make one token of the prompt's line break and the answer's.
+    document, encoded = encode_one(chat("Why?", "\n  Because."), smollm2_tokenizer)
+    asked = smollm2_tokenizer.encode(encoded.prompt["prompt"], add_special_tokens=False)
+    assert document.input_ids[: len(asked)].tolist() == asked
+    assert targets(document, smollm2_tokenizer) == ["\n  Because.<|im_end|>"]
 
 
 def test_what_follows_the_last_answer_is_left_out(smollm2_tokenizer):
@@ -97,73 +68,191 @@ def test_what_follows_the_last_answer_is_left_out(smollm2_tokenizer):
     assert "Two?" not in smollm2_tokenizer.decode(document.input_ids)
 
 
-def test_rows_are_encoded_alone_and_in_batches_alike(smollm2_tokenizer, monkeypatch):
-    rows = [chat(f"Question {n}?", "word " * n) for n in range(1, 8)]
-    whole = encode(rows, smollm2_tokenizer)
-    monkeypatch.setattr("components.tokenize_dataset.documents._BATCH_ROWS", 3)
-    for one, other in zip(encode(rows, smollm2_tokenizer), whole, strict=True):
+def test_answers_that_are_not_weighted_are_read_but_not_learned(smollm2_tokenizer):
+    messages = [user("One?"), assistant("First.", weight=0), user("Two?"), assistant("Second.")]
+    document, _ = encode_one({"messages": messages}, smollm2_tokenizer)
+    assert "First." in smollm2_tokenizer.decode(document.input_ids)
+    assert targets(document, smollm2_tokenizer) == ["Second.<|im_end|>"]
+
+
+def test_rows_are_encoded_alone_and_together_alike(smollm2_tokenizer):
+    rows = [chat(f"Question {n}?", "word " * n, "And?", f"\n{n}") for n in range(1, 8)]
+    encoder = encoder_for(rows[:1], smollm2_tokenizer)
+    alone = [encode([row], smollm2_tokenizer)[0] for row in rows]
+    for one, other in zip(encoder.encode(as_rows(rows)), alone, strict=True):
         assert one.prompt == other.prompt
+        assert np.array_equal(one.documents[0].input_ids, other.documents[0].input_ids)
         assert np.array_equal(one.documents[0].labels, other.documents[0].labels)
+
+
+BEGINS = "{% for m in messages %}<|{{ m.role }}|> {{ m.content"
+ENDS = " }} <|end|>\n{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 
 
 @pytest.mark.parametrize(
     "template",
     [
         CHAT_TEMPLATE,
-        # Llama 2 and Mistral: no generation prompt of its own, the end is the only mark of the answer.
+        # Llama 2's and Mistral's: no generation prompt of its own, the end is the only mark of the answer.
         "{% for m in messages %}{% if m.role == 'user' %}<|user|> {{ m.content }} <|assistant|>"
         "{% else %} {{ m.content }} <|end|>{% endif %}{% endfor %}",
-        # A template that trims.
-        "{% for m in messages %}<|{{ m.role }}|> {{ m.content | trim }} <|end|>\n\n{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|> {% endif %}",
+        # One that trims, one that begins with a token of its own, one that adds a system message.
+        f"{BEGINS} | trim{ENDS}",
+        f"<|system|>{BEGINS}{ENDS}",
+        f"{{% if messages[0].role != 'system' %}}<|system|> x <|end|>{{% endif %}}{BEGINS}{ENDS}",
+        # Markers of what is generated: right, without the end of the turn, and around the question.
+        "{% for m in messages %}<|{{ m.role }}|>{% generation %} {{ m.content }} <|end|>{% endgeneration %}\n"
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
+        "{% for m in messages %}<|{{ m.role }}|> {% generation %}{{ m.content }}{% endgeneration %} <|end|>\n"
+        "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}",
     ],
 )
 def test_any_template_that_keeps_its_turns(template):
     tokenizer = tiny_tokenizer(template)
-    document, _ = encode_one(chat("a b", " c d", "e", "f g h "), tokenizer)
+    document, encoded = encode_one(chat("a b", " c d", "e", "f g h "), tokenizer)
     assert targets(document, tokenizer) == ["c d <|end|>", "f g h <|end|>"]
+    assert encoded.num_texts == 1
 
 
-def test_a_template_that_rewrites_earlier_turns():
-    forgets = (
-        "{% for m in messages %}<|{{ m.role }}|> "
-        "{{ m.content if loop.last or m.role == 'user' else 'x' }} <|end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+# As Qwen3 does with thoughts.
+FORGETS = (
+    "{% for m in messages %}<|{{ m.role }}|> {{ m.content if loop.last or m.role == 'user' else 'x' }} <|end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+# As Mistral's later ones do with the system message.
+MOVES = (
+    "{% set first = messages[0].role == 'system' %}{% for m in messages %}{% if m.role == 'user' %}<|user|>"
+    "{% if first and loop.index0 >= messages | length - 2 %} {{ messages[0].content }}{% endif %} {{ m.content }}"
+    "{% elif m.role == 'assistant' %}<|assistant|> {{ m.content }} <|end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_a_template_that_rewrites_earlier_turns_makes_a_document_of_each_answer():
+    tokenizer = tiny_tokenizer(FORGETS)
+    (encoded,) = encode([chat("a", "b", "c", "d")], tokenizer)
+    assert encoded.num_texts == 2
+    assert encoded.num_tokens == sum(len(document.input_ids) for document in encoded.documents)
+    assert [tokenizer.decode(document.input_ids) for document in encoded.documents] == [
+        "<|user|> a <|end|> <|assistant|> b <|end|>",
+        "<|user|> a <|end|> <|assistant|> x <|end|> <|user|> c <|end|> <|assistant|> d <|end|>",
+    ]
+    assert [targets(document, tokenizer) for document in encoded.documents] == [["b <|end|>"], ["d <|end|>"]]
+    assert encoded.prompt["prompt"].endswith("x <|end|><|user|> c <|end|><|assistant|>")
+
+
+def test_a_template_that_moves_the_system_message_makes_a_document_of_each_answer():
+    tokenizer = tiny_tokenizer(MOVES)
+    (encoded,) = encode([chat("a", "b", "c", "d", system="s")], tokenizer)
+    assert [tokenizer.decode(document.input_ids) for document in encoded.documents] == [
+        "<|user|> s a <|assistant|> b <|end|>",
+        "<|user|> a <|assistant|> b <|end|> <|user|> s c <|assistant|> d <|end|>",
+    ]
+    (encoded,) = encode([chat("a", "b", "c", "d")], tokenizer)
+    assert encoded.num_texts == 1
+
+
+def test_answers_that_a_text_keeps_share_it():
+    # Only the first answer is rewritten, once there is a second question.
+    is_first = "messages | selectattr('role', 'eq', 'user') | list | length < 2"
+    tokenizer = tiny_tokenizer(FORGETS.replace("loop.last or", f"loop.index0 != 1 or {is_first} or"))
+    (encoded,) = encode([chat("a", "b", "c", "d", "e", "f")], tokenizer)
+    assert [targets(document, tokenizer) for document in encoded.documents] == [
+        ["b <|end|>"],
+        ["d <|end|>", "f <|end|>"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
+            "of the assistant",
+        ),
+        (
+            FORGETS.replace("loop.last or ", ""),
+            "leaves out the messages of the assistant, so there would be nothing",
+        ),
+        (
+            "{% for m in messages %}{% if m.role != 'user' %}{{ m.content }}<|end|>{% endif %}{% endfor %}",
+            "of the user",
+        ),
+        (
+            CHAT_TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|> t{% endif %}"),
+            "in another way than its own",
+        ),
+        (
+            CHAT_TEMPLATE.replace(" <|end|>", ""),
+            "writes nothing after an answer, so the model could not learn to stop",
+        ),
+        ("{{ raise_exception('No.') }}", r"cannot be used: a question and its answer is refused .*: No\."),
+        ("{{ messages[0].nothing.more }}", "cannot be used: .* has no attribute"),
+        ("{% for", "cannot be used"),
+    ],
+)
+def test_a_template_that_could_teach_nothing_is_an_error_before_any_row(template, says):
+    with pytest.raises(UserError, match=says):
+        encoder_for([chat("a", "b")], tiny_tokenizer(template))
+
+
+def test_a_template_whose_answers_begin_with_a_thought():
+    thinks = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.reasoning_content %} t {{ m.reasoning_content }} u"
+        "{% endif %} {{ m.content }} <|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|> t {% endif %}"
     )
-    tokenizer = tiny_tokenizer(forgets)
-    assert targets(encode_one(chat("a", "b"), tokenizer)[0], tokenizer) == ["b <|end|>"]
-    with pytest.raises(UserError, match=r"t\.jsonl line 1: the chat template rewrites earlier turns \(message 2"):
-        encode_one(chat("a", "b", "c", "d"), tokenizer)
-
-
-def test_a_template_that_prompts_otherwise_than_it_renders():
-    tokenizer = tiny_tokenizer(CHAT_TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|> t{% endif %}"))
-    with pytest.raises(UserError, match="in another way than its own generation prompt"):
-        encode_one(chat("a", "b"), tokenizer)
+    tokenizer = tiny_tokenizer(thinks)
+    document, encoded = encode_one({"messages": [user("a"), assistant("b", thinking="h")]}, tokenizer)
+    assert targets(document, tokenizer) == ["h u b <|end|>"]
+    assert encoded.prompt["prompt"] == "<|user|> a <|end|><|assistant|> t "
+    rows = [{"messages": [user("a"), assistant("b", thinking="h")]}]
+    assert "message 2 in another way than its own generation prompt" in problem(chat("a", "b"), tokenizer, rows)
 
 
 def test_a_template_that_refuses_a_role():
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('No system, please') }}{% endif %}"
     tokenizer = tiny_tokenizer(refuses + CHAT_TEMPLATE)
-    with pytest.raises(UserError, match=r"line 1: .*refuses these messages.*system.*No system, please"):
-        encode_one(chat("a", "b", system="c"), tokenizer)
+    says = problem(chat("a", "b", system="c"), tokenizer)
+    assert re.search(r"refused by the model's chat template .*system.*No system, please", says)
+
+
+def test_a_template_that_leaves_out_a_role():
+    tokenizer = tiny_tokenizer(
+        CHAT_TEMPLATE.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
+    )
+    assert "has a message of the role system (message 1), which" in problem(chat("a", "b", system="c"), tokenizer)
+    assert "has a message of the role system" in problem(chat("a", "b"), tokenizer, system_prompt="c")
+
+
+def test_the_system_prompt():
+    document, _ = encode_one(chat("a", "b"), tiny_tokenizer(), system_prompt="s y")
+    assert tiny_tokenizer().decode(document.input_ids).startswith("<|system|> s y <|end|> <|user|>")
+
+
+def test_a_conversation_that_the_assistant_begins():
+    document, encoded = encode_one({"messages": [assistant("a"), user("b"), assistant("c")]}, tiny_tokenizer())
+    assert targets(document, tiny_tokenizer()) == ["a <|end|>", "c <|end|>"]
+    assert encoded.prompt["question"] == "b"
 
 
 def test_a_tokenizer_without_a_template():
-    with pytest.raises(UserError, match="has no chat template"):
-        encode([], tiny_tokenizer(None))
+    with pytest.raises(UserError, match="has OpenAI messages, but the model's tokenizer has no chat template"):
+        encoder_for([chat("a", "b")], tiny_tokenizer(None))
+
+
+# Texts that no template renders
 
 
 def test_a_tokenizer_without_an_end():
     tokenizer = tiny_tokenizer()
     tokenizer.eos_token = None
     with pytest.raises(UserError, match="no end-of-text token"):
-        encode([], tokenizer, format="text")
+        encoder_for([{"text": "a"}], tokenizer)
 
 
 def test_a_completion_is_tokenized_apart_from_its_prompt(smollm2_tokenizer):
     row = {"prompt": "The answer is for", "completion": "ty-two"}
-    document, encoded = encode_one(row, smollm2_tokenizer, format="prompt_completion")
+    document, encoded = encode_one(row, smollm2_tokenizer)
     left, right = (smollm2_tokenizer.encode(row[key]) for key in ("prompt", "completion"))
     assert smollm2_tokenizer.encode("The answer is forty-two") != left + right
     assert document.input_ids.tolist() == [*left, *right, smollm2_tokenizer.eos_token_id]
@@ -177,7 +266,7 @@ def test_a_completion_is_tokenized_apart_from_its_prompt(smollm2_tokenizer):
 
 
 def test_a_text_is_learned_whole(smollm2_tokenizer):
-    document, encoded = encode_one({"text": "Once upon a time"}, smollm2_tokenizer, format="text")
+    document, encoded = encode_one({"text": "Once upon a time"}, smollm2_tokenizer)
     assert targets(document, smollm2_tokenizer) == [" upon a time<|im_end|>"]
     assert_shifted(document)
     assert encoded.prompt is None
@@ -196,13 +285,73 @@ def with_bos(tokenizer):
 
 def test_texts_begin_with_the_token_that_the_model_expects():
     tokenizer = with_bos(tiny_tokenizer())
-    text, _ = encode_one({"text": "a b"}, tokenizer, format="text")
+    text, _ = encode_one({"text": "a b"}, tokenizer)
     assert tokenizer.decode(text.input_ids) == "<|user|> a b <|end|>"
-    row = {"prompt": "a", "completion": "b"}
-    document, encoded = encode_one(row, tokenizer, format="prompt_completion")
+    document, encoded = encode_one({"prompt": "a", "completion": "b"}, tokenizer)
     assert tokenizer.decode(document.input_ids) == "<|user|> a b <|end|>"
     assert encoded.prompt["prompt"] == "<|user|>a"
     assert encoded.prompt["question"] == "a"
+
+
+def test_instructions_are_asked_through_the_chat_template_or_one_of_their_own():
+    row, tokenizer = {"instruction": "a", "input": "b", "output": "c"}, tiny_tokenizer()
+    document, encoded = encode_one(row, tokenizer)
+    assert tokenizer.decode(document.input_ids) == "<|user|> a b <|end|> <|assistant|> c <|end|>"
+    assert encoded.prompt["question"] == "a\n\nb"
+    for template in ("q {instruction} i {input} a ", "q {instruction} {x} {instruction}"):
+        row = {**row, "input": "b" if "{input}" in template else ""}
+        document, encoded = encode_one(row, tokenizer, prompt_template=template)
+        assert encoded.prompt["prompt"] == template.replace("{instruction}", "a").replace("{input}", "b")
+        assert targets(document, tokenizer) == ["c <|end|>"]
+    document, encoded = encode_one({**row, "system": "s"}, tiny_tokenizer(None))
+    assert encoded.prompt["prompt"] == "s\n\na\n\n"
+    assert targets(document, tokenizer) == ["c <|end|>"]
+    assert "has an input, but data.prompt_template has no {input}" in problem(
+        {**row, "input": "b"}, tokenizer, prompt_template="{instruction}"
+    )
+    with pytest.raises(UserError, match="has no place for the instruction"):
+        encode_one(row, tokenizer, prompt_template="{input}")
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"text": ""}, "has an empty text in 'text'"),
+        ({"text": " \n\t"}, "has an empty text in 'text'"),
+        ({"text": "a <|end|> b"}, "spells the special token '<|end|>' of the model"),
+        ({"text": "\ud800"}, r"holds half of a surrogate pair (\ud800)"),
+        ({"text": 3}, "has number in the column 'text', but its source has plain text"),
+        ({"prompt": "a", "completion": " "}, "has an empty answer in 'completion'"),
+        ({"prompt": "a", "completion": None}, "has null in the column 'completion'"),
+        ({"prompt": "<|user|>", "completion": "a"}, "spells the special token '<|user|>'"),
+        ({"prompt": "a", "completion": [assistant("b")]}, "has list in the column 'completion'"),
+        (
+            {"prompt": [user("a")], "completion": [assistant("b")]},
+            "has prompts and completions as lists of messages",
+        ),
+        ({"instruction": "a", "output": ""}, "has an empty answer in 'output'"),
+        ({"messages": [user("\udc00"), assistant("b")]}, r"holds half of a surrogate pair (\udc00)"),
+        ({"messages": [system("a"), assistant("\ud83d")]}, r"holds half of a surrogate pair (\ud83d)"),
+    ],
+)
+def test_rows_that_cannot_be_learned_are_named(row, says):
+    usual = {"prompt": "a", "completion": "b", "instruction": "a", "output": "b", "text": "a", **chat("a", "b")}
+    shape_row = {key: usual[key] for key in row}
+    assert says in problem(row, tiny_tokenizer(), [shape_row])
+
+
+def test_good_rows_beside_malformed_ones_stay_in_their_places():
+    rows = [chat("a", "b"), {"messages": []}, chat("c", "d"), {"text": "e"}]
+    first, second, third, fourth = encode(rows, tiny_tokenizer(), rows[:1])
+    assert [targets(one.documents[0], tiny_tokenizer()) for one in (first, third)] == [
+        ["b <|end|>"],
+        ["d <|end|>"],
+    ]
+    assert second.origin == "t.jsonl line 2"
+    assert "has plain text, but its source has OpenAI messages" in fourth.problem
+
+
+# Documents that are longer than a sample
 
 
 def letters(count):
@@ -218,10 +367,12 @@ def predicted(encoded, tokenizer):
 @pytest.mark.parametrize("num_words", [7, 8, 14, 15, 16, 40])
 def test_a_long_text_is_split_and_each_of_its_tokens_predicted_once(num_words, long_documents):
     tokenizer = tiny_tokenizer()
-    options = {"format": "text", "sequence_length": 8, "long_documents": long_documents}
-    (encoded,) = encode([{"text": letters(num_words)}], tokenizer, **options)
+    (encoded,) = encode(
+        [{"text": letters(num_words)}], tokenizer, sequence_length=8, long_documents=long_documents
+    )
     assert predicted(encoded, tokenizer) == f"{letters(num_words)[2:]} <|end|>"
     assert (encoded.num_tokens, encoded.num_unsupervised) == (num_words + 1, 0)
+    assert encoded.num_long == (num_words + 1 > 8)
     for document in encoded.documents:
         assert 2 <= len(document.input_ids) <= 8
         assert_shifted(document)
@@ -230,29 +381,37 @@ def test_a_long_text_is_split_and_each_of_its_tokens_predicted_once(num_words, l
 @pytest.mark.parametrize(
     "row",
     [
-        {"format": "chat", **chat("a", letters(20))},
-        {"format": "prompt_completion", "prompt": "a b c", "completion": letters(20)},
-        {"format": "text", "text": f"a {letters(20)}"},
+        chat("a", letters(20)),
+        {"prompt": "a b c", "completion": letters(20)},
+        {"instruction": "a", "output": letters(20)},
+        {"text": f"a {letters(20)}"},
     ],
-    ids=lambda row: row["format"],
+    ids=lambda row: next(iter(row)),
 )
 def test_every_format_is_cut_split_or_refused(row):
     tokenizer = tiny_tokenizer()
-    options = {"format": row["format"], "sequence_length": 8}
-    (whole,) = encode([row], tokenizer, format=row["format"], sequence_length=64)
-    (cut,) = encode([row], tokenizer, long_documents="cut", **options)
-    (split,) = encode([row], tokenizer, long_documents="split", **options)
+    (whole,) = encode([row], tokenizer, sequence_length=64)
+    (cut,) = encode([row], tokenizer, long_documents="cut", sequence_length=8)
+    (split,) = encode([row], tokenizer, long_documents="split", sequence_length=8)
     assert cut.num_tokens == split.num_tokens == whole.num_tokens
+    assert (cut.num_long, whole.num_long) == (1, 0)
     assert len(cut.documents) == 1 < len(split.documents)
     assert cut.documents[0].input_ids.tolist() == whole.documents[0].input_ids[:8].tolist()
     assert predicted(split, tokenizer) == predicted(whole, tokenizer) == f"{letters(20)} <|end|>"
     assert predicted(whole, tokenizer).startswith(predicted(cut, tokenizer))
     assert cut.prompt == split.prompt == whole.prompt
-    short = {**row, "text": "a", "completion": "b", **chat("a", "b")}
-    with pytest.raises(UserError, match=rf"line 2 has {whole.num_tokens} tokens, but .* is 8 .* to cut or split"):
-        encode([short, row], tokenizer, long_documents="refuse", **options)
-    just_fits = {**options, "sequence_length": whole.num_tokens, "long_documents": "refuse"}
-    assert len(encode([row], tokenizer, **just_fits)) == 1
+    with pytest.raises(UserError, match=rf"line 1 has {whole.num_tokens} tokens, but .* is 8 .* to cut or split"):
+        encode([row], tokenizer, long_documents="refuse", sequence_length=8)
+    assert len(encode([row], tokenizer, sequence_length=whole.num_tokens, long_documents="refuse")) == 1
+
+
+def test_a_huge_document(smollm2_tokenizer):
+    words = "The quick brown fox jumps over the lazy dog. " * 20_000
+    (encoded,) = encode([{"text": words}], smollm2_tokenizer, sequence_length=512)
+    assert encoded.num_tokens == 200_000 + 2
+    assert sum((document.labels != -100).sum() for document in encoded.documents) == encoded.num_tokens - 1
+    (encoded,) = encode([chat("Why?", words)], smollm2_tokenizer, sequence_length=512)
+    assert [len(document.input_ids) for document in encoded.documents] == [512]
 
 
 def test_pieces_without_a_supervised_token_are_dropped_and_counted():
@@ -267,8 +426,7 @@ def test_pieces_without_a_supervised_token_are_dropped_and_counted():
 
 def test_a_long_answer_is_cut():
     tokenizer = tiny_tokenizer()
-    rows = [chat("a", "b c d e f g h i j"), chat("a", "b")]
-    long, short = encode(rows, tokenizer, sequence_length=8)
+    long, short = encode([chat("a", "b c d e f g h i j"), chat("a", "b")], tokenizer, sequence_length=8)
     assert (long.num_tokens, short.num_tokens) == (14, 6)
     assert tokenizer.decode(long.documents[0].input_ids) == "<|user|> a <|end|> <|assistant|> b c d e"
     assert targets(long.documents[0], tokenizer) == ["b c d e"]
@@ -276,65 +434,12 @@ def test_a_long_answer_is_cut():
 
 
 def test_an_answer_beyond_the_sample():
-    rows = [chat("a", "b"), chat("a b c d e f g h", "i")]
-    with pytest.raises(
-        UserError, match=r"line 2 has no token to learn: its answer begins at token 12, beyond .* 8.* to split"
-    ):
-        encode(rows, tiny_tokenizer(), sequence_length=8)
-    assert len(encode(rows, tiny_tokenizer(), sequence_length=8, long_documents="split")) == 2
+    row = chat("a b c d e f g h", "i")
+    says = problem(row, tiny_tokenizer(), sequence_length=8)
+    assert re.search(r"has no token to learn: its answer begins at token 12, beyond .* 8.* to split", says)
+    assert len(encode([row], tiny_tokenizer(), sequence_length=8, long_documents="split")[0].documents) == 1
 
 
 def test_an_answer_that_begins_with_the_last_token_of_the_sample_is_learned():
     document, _ = encode_one(chat("a b c d", "e f"), tiny_tokenizer(), sequence_length=8)
     assert (document.labels != -100).sum() == 1
-
-
-def test_an_empty_text():
-    with pytest.raises(UserError, match="line 1 has no token to learn"):
-        encode([{"text": ""}], tiny_tokenizer(), format="text")
-
-
-@pytest.mark.parametrize(
-    ("row", "says"),
-    [
-        (
-            {"message": []},
-            r"no column 'messages' \(it has: message\): set data\.messages_column .* perhaps message",
-        ),
-        ({}, r"no column 'messages' \(it has: none\)"),
-        ({"messages": "a"}, r"the column 'messages' is of type str, but a list"),
-        ({"messages": None}, r"the column 'messages' is missing, but a list"),
-        ({"messages": []}, r"no message of the role 'assistant'"),
-        ({"messages": [{"role": "user", "content": "a"}]}, r"no message of the role 'assistant'"),
-        ({"messages": ["a"]}, r"message 1 is of type str, but an object with role and content"),
-        ({"messages": [{"role": "tool", "content": "a"}]}, r"message 1 has the role 'tool': the roles are system"),
-        ({"messages": [{"from": "human", "value": "a"}]}, r"message 1 has the role None"),
-        ({"messages": [{"role": "user", "content": [1]}]}, r"message 1: its content is of type list, but text"),
-        ({"messages": [{"role": "assistant", "content": None}]}, r"message 1: its content is missing"),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, r"its content holds half of a surrogate pair"),
-    ],
-)
-def test_broken_chats(row, says):
-    with pytest.raises(UserError, match=f"t.jsonl line 2.*{says}"):
-        encode([chat("a", "b"), row], tiny_tokenizer())
-
-
-@pytest.mark.parametrize(
-    ("data_format", "row", "says"),
-    [
-        ("text", {"content": "a"}, r"no column 'text' \(it has: content\): set data\.text_column"),
-        ("text", {"text": 3}, r"the column 'text' is of type int, but text is needed\. Set data\.text_column"),
-        ("prompt_completion", {"prompt": "a"}, r"no column 'completion' .* set data\.completion_column"),
-        ("prompt_completion", {"prompt": ["a"], "completion": "b"}, r"the column 'prompt' is of type list"),
-    ],
-)
-def test_broken_columns(data_format, row, says):
-    with pytest.raises(UserError, match=f"t.jsonl line 1.*{says}"):
-        encode([row], tiny_tokenizer(), format=data_format)
-
-
-def test_columns_can_have_other_names():
-    tokenizer = tiny_tokenizer()
-    row = {"q": "a", "a": "b"}
-    document, _ = encode_one(row, tokenizer, format="prompt_completion", prompt_column="q", completion_column="a")
-    assert tokenizer.decode(document.input_ids) == "a b <|end|>"

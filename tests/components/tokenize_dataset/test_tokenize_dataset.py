@@ -47,7 +47,7 @@ def test_the_published_folder(step_for, write_rows):
     folder = tokenize(step)
 
     assert sorted(file.name for file in folder.iterdir()) == sorted(
-        ["train.arrow", "heldout.arrow", "prompts.jsonl", MANIFEST]
+        ["train.arrow", "heldout.arrow", "prompts.jsonl", "statistics.html", MANIFEST]
     )
     assert verify(folder) == []
     facts = about(folder)
@@ -69,9 +69,10 @@ def test_the_published_folder(step_for, write_rows):
 
     prompts = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
     assert len(prompts) == facts["num_heldout_rows"]
-    assert all(set(prompt) == {"prompt", "question", "reference"} for prompt in prompts)
+    assert all(set(prompt) == {"prompt", "question", "reference", "source"} for prompt in prompts)
     assert (step.folder.path / "inputs" / "dataset").read_text() == str(folder)
-    assert step.notes[0].startswith(f"{facts['num_train_rows']} rows → {len(train)} samples of 32 tokens, ")
+    assert step.notes[0] == f"{path}: OpenAI messages in the column 'messages'"
+    assert step.notes[1].startswith(f"{facts['num_train_rows']} rows → {len(train)} samples of 32 tokens, ")
     assert step.detail == f"{facts['num_train_rows']} rows → {len(train)} samples"
 
 
@@ -101,11 +102,10 @@ def test_the_key_changes_with_all_that_the_samples_are_made_from_and_with_nothin
     heldout = write_rows(chats(80)[60:], "heldout.jsonl")
     key = tokenize(step_for(path)).name
 
-    # Neither the file's name nor settings of another format.
+    # Neither the file's name nor how its rows are read.
     copy = shutil.copyfile(path, tmp_path / "copy.jsonl")
-    assert tokenize(step_for(copy, "copy", text_column="other", prompt_column="other")).name == key
-    # Nor the name of what is chosen anyway.
-    assert tokenize(step_for(path, "cut", long_documents="cut")).name == key
+    how = {"num_workers": 2, "streaming": True, "max_malformed_rows": 3}
+    assert tokenize(step_for(copy, "copy", **how)).name == key
     # Nor the model's weights.
     other_weights = shutil.copytree(tiny_model, tmp_path / "other-weights")
     (other_weights / "model.safetensors").write_bytes(b"")
@@ -124,6 +124,12 @@ def test_the_key_changes_with_all_that_the_samples_are_made_from_and_with_nothin
             lambda run: step_for(path, run, max_train_rows=10),
             lambda run: step_for(path, run, packing="none"),
             lambda run: step_for(path, run, long_documents="split"),
+            lambda run: step_for(path, run, deduplicate=False),
+            lambda run: step_for(path, run, columns={"messages": "messages"}),
+            lambda run: step_for(path, run, format="chat"),
+            lambda run: step_for(path, run, system_prompt="a"),
+            lambda run: step_for(path, run, prompt_template="{instruction}"),
+            lambda run: step_for([{"source": str(path), "weight": 2}], run),
             lambda run: step_for(path, run, model=other_template),
         ],
         start=1,
@@ -181,17 +187,17 @@ def test_without_packing_every_document_is_a_sample(step_for, write_rows):
     assert (facts["packing"], facts["fill"]) == ("none", None)
     mean = facts["num_train_tokens"] / facts["num_train_rows"]
     says = f"{len(samples(alone, 'train.arrow'))} samples of one document each, {mean:,.0f} tokens on average, "
-    assert says in step.notes[0]
+    assert says in step.notes[1]
 
 
-@pytest.mark.parametrize("data_format", ["text", "prompt_completion"])
-def test_other_formats(step_for, write_rows, data_format):
-    rows = [{"text": f"a {c} b", "prompt": f"a {c}", "completion": "b"} for c in "cdefghijklmnopqrstuvwxyz"]
-    folder = tokenize(step_for(write_rows(rows), format=data_format))
+@pytest.mark.parametrize("columns", [["text"], ["prompt", "completion"]])
+def test_other_formats(step_for, write_rows, columns):
+    rows = [dict.fromkeys(columns, f"a {c} b") for c in "cdefghijklmnopqrstuvwxyz"]
+    folder = tokenize(step_for(write_rows(rows)))
     facts = about(folder)
     assert facts["template_fingerprint"] is None
     num_prompts = len((folder / "prompts.jsonl").read_text().splitlines())
-    assert num_prompts == (facts["num_heldout_rows"] if data_format == "prompt_completion" else 0)
+    assert num_prompts == (facts["num_heldout_rows"] if len(columns) == 2 else 0)
 
 
 def test_lines_of_the_prompts_are_lines_to_every_reader(step_for, write_rows):
@@ -205,22 +211,125 @@ def test_lines_of_the_prompts_are_lines_to_every_reader(step_for, write_rows):
 def test_a_broken_row_is_named_and_nothing_is_published(step_for, write_rows):
     rows = [*chats(40), {"messages": "none"}, *chats(60)[40:]]
     step = step_for(write_rows(rows))
-    with pytest.raises(UserError, match=r"train\.jsonl line 41"):
+    with pytest.raises(UserError, match=r"1 record cannot be used, .* allows 0: .*train\.jsonl line 41 "):
         tokenize(step)
     assert published(step) == []
+    assert list((step.folder.root / ".staging").iterdir()) == []
     assert not (step.folder.path / "inputs" / "dataset").exists()
+
+
+def test_records_are_left_out_up_to_a_threshold_counted_and_named(step_for, write_rows):
+    path = write_rows(chats(40))
+    with path.open("a") as file:
+        file.write('{"messages": [\n{"messages": []}\n{"messages": "none"}\n')
+    step = step_for(path, max_malformed_rows=3)
+    folder = tokenize(step)
+    facts = about(folder)
+    assert (facts["num_malformed"], facts["num_train_rows"] + facts["num_heldout_rows"]) == (3, 40)
+    for line, named in zip((41, 42, 43), facts["malformed"], strict=True):
+        assert f"train.jsonl line {line} " in named
+    page = (folder / "statistics.html").read_text()
+    assert "train.jsonl line 42 has" in page and "Dropped, as cannot be read" in page
+    assert step.notes[-1].startswith("3 records were left out")
+    # Also where the data is in the store already.
+    with pytest.raises(UserError, match=r"3 records cannot be used, .* allows 2: .*line 41 .*; .*line 43 "):
+        tokenize(step_for(path, "strict", max_malformed_rows=2))
+
+
+def test_of_many_malformed_records_the_first_are_named(step_for, write_rows):
+    path = write_rows([{"messages": "none"}] * 30, "bad.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in chats(200)) + path.read_text())
+    with pytest.raises(UserError, match=r"30 records .*line 201 .*line 210 .*; and 20 more\. Mend") as error:
+        tokenize(step_for(path, max_malformed_rows=29))
+    assert "line 211" not in str(error.value)
+
+
+def test_no_record_can_be_read(step_for, tmp_path):
+    path = tmp_path / "train.jsonl"
+    path.write_text("{\n" * 3)
+    with pytest.raises(UserError, match=r"none of the first 3 records of .*train\.jsonl can be read: .*line 1 "):
+        tokenize(step_for(path, max_malformed_rows=5))
+
+
+def test_equal_rows_are_dropped_and_told(step_for, write_rows):
+    step = step_for(write_rows(chats(60) + chats(20)))
+    facts = about(tokenize(step))
+    assert facts["num_duplicates_dropped"] == 20
+    assert facts["num_train_rows"] + facts["num_heldout_rows"] == 60
+    assert step.notes[-1] == "20 rows were dropped, as they are the same as earlier ones"
+    kept = about(tokenize(step_for(write_rows(chats(60) + chats(20)), "kept", deduplicate=False)))
+    assert kept["num_train_rows"] + kept["num_heldout_rows"] == 80
+
+
+def test_sources_are_mixed_by_weight(step_for, write_rows):
+    few = write_rows(chats(40), "few.jsonl")
+    many = write_rows(
+        [{"text": f"{a} {b} {c}"} for a in "abcdefgh" for b in "abcdefgh" for c in "abcdefgh"], "many.jsonl"
+    )
+    sources = [{"source": str(few), "weight": 3, "name": "chats"}, {"source": str(many), "weight": 1}]
+    step = step_for(sources, heldout_fraction=0.1)
+    folder = tokenize(step)
+    facts = about(folder)
+    chat, text = facts["train_sources"]
+    assert (chat["name"], chat["form"], text["name"]) == ("chats", "OpenAI messages", str(many))
+    total = chat["num_tokens"] + text["num_tokens"]
+    assert total == facts["num_train_tokens"]
+    assert chat["num_tokens"] / total == pytest.approx(0.75, abs=0.03)
+    assert chat["passes"] > 4 and text["passes"] < 1
+    assert any(note.startswith("chats is gone through") for note in step.notes)
+    # In heldout.arrow, each source once and one after another.
+    heldout = samples(folder, "heldout.arrow")
+    first, second = facts["heldout_sources"]
+    assert first["num_samples"] + second["num_samples"] == len(heldout)
+    for part, source in ((heldout[: first["num_samples"]], first), (heldout[first["num_samples"] :], second)):
+        assert sum(len(row["input_ids"]) for row in part) == source["num_tokens"]
+        assert sum(len(row["lengths"]) for row in part) == source["num_rows"]
+    prompts = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    assert [prompt["source"] for prompt in prompts] == ["chats"] * first["num_rows"]
+
+
+def test_a_row_that_is_held_out_for_lack_of_others_has_its_prompt(step_for, write_rows):
+    path = write_rows([*chats(3)[1:], *chats(1), {"messages": "none"}])
+    folder = tokenize(step_for(path, heldout_fraction=1e-9, max_malformed_rows=1))
+    (prompt,) = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+    (sample,) = samples(folder, "heldout.arrow")
+    assert about(folder)["num_heldout_rows"] == 1
+    answer = " ".join("abcdefghijklmnopqrstuvwxyz"[label - 5] for label in sample["labels"] if label >= 5)
+    assert prompt["reference"] == answer
+
+
+def test_the_first_rows_of_each_source_are_taken(step_for, write_rows):
+    one, other = write_rows(chats(300), "one.jsonl"), write_rows(chats(400)[300:], "other.jsonl")
+    facts = about(tokenize(step_for([{"source": str(one)}, {"source": str(other)}], max_train_rows=7)))
+    assert [source["num_rows"] for source in facts["train_sources"]] == [7, 7]
+    assert facts["num_heldout_rows"] < 12
+    # What comes after them is not read, so nothing in it can be wrong.
+    with one.open("a") as file:
+        file.write("broken\n")
+    again = about(tokenize(step_for([{"source": str(one)}, {"source": str(other)}], "again", max_train_rows=7)))
+    assert again["heldout_fingerprint"] == facts["heldout_fingerprint"]
+
+
+def test_too_little_room_for_the_samples(step_for, write_rows, monkeypatch):
+    import shutil as system
+
+    usage = system.disk_usage("/")._replace(free=100)
+    monkeypatch.setattr("components.tokenize_dataset.build.shutil.disk_usage", lambda path: usage)
+    step = step_for(write_rows(chats(60)))
+    with pytest.raises(UserError, match=r"the packed samples need .* GiB, but the store has 0\.0 GiB free"):
+        tokenize(step)
+    assert list((step.folder.root / ".staging").iterdir()) == []
 
 
 def test_a_killed_publish_leaves_nothing(step_for, write_rows, monkeypatch):
     step = step_for(write_rows(chats(60)))
     calls = []
 
-    def die(path, *arguments):
-        path.write_bytes(b"half")
-        calls.append(path)
+    def die(self, *arguments):
+        calls.append(arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("components.tokenize_dataset.write.write_samples", die)
+    monkeypatch.setattr("components.tokenize_dataset.write.SampleWriter.write", die)
     with pytest.raises(KeyboardInterrupt):
         tokenize(step)
     assert calls
@@ -269,11 +378,13 @@ def test_the_shell_points_at_the_published_folder(step_for, write_rows, tmp_path
 
     step = step_for(write_rows(chats(60)))
     artifact = dsl.Dataset(uri=str(tmp_path / "artifact"))
-    tokenize_dataset.python_func(str(step.folder.root), "run", artifact)
+    report = dsl.HTML(uri=str(tmp_path / "report.html"))
+    tokenize_dataset.python_func(str(step.folder.root), "run", artifact, report)
     (folder,) = published(step)
     assert artifact.uri == str(folder)
     assert artifact.metadata["fingerprint"] == folder.name
     assert artifact.metadata["num_train_rows"] > 0
+    assert (tmp_path / "report.html").read_bytes() == (folder / "statistics.html").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 from components.cluster.client import connect
 from components.cluster.jobs import delete_job
 from components.cluster.kinds import PYTORCHJOB
+from components.jobs.supervisor import stop_abandoned
 from components.step import Interrupted, StepFailed
-from components.train.supervisor import stop_abandoned, supervise
+from components.train.supervisor import supervise
 from tests.components.train.test_supervisor import Step, attempt_record, eventually, incidents
 from training.errors import UserError
 

@@ -12,11 +12,11 @@ from components.cluster.client import connect
 from components.cluster.errors import ClusterRefused, ClusterUnavailable
 from components.cluster.job_state import Phase
 from components.cluster.kinds import PYTORCHJOB
-from components.step import Interrupted, StepFailed
 from components.jobs.describe import TaskSettings
 from components.jobs.jobs import jobs_of
 from components.jobs.launchers import cluster as launcher_module
 from components.jobs.launchers.cluster import own_pod
+from components.step import Interrupted, StepFailed
 from components.train.supervisor import supervise
 from tests.components.train.test_cluster_launcher import SEAL, SLEEP
 from tests.components.train.test_supervisor import Step, attempt_record, eventually, incidents

@@ -13,14 +13,15 @@ import time
 import psutil
 import pytest
 
-from components.step import Interrupted, StepFailed
 from components.jobs import supervisor
 from components.jobs.attempts import verdict_of
 from components.jobs.job import TrainingJob
 from components.jobs.launchers import local
 from components.jobs.launchers.local import LocalLauncher
 from components.jobs.policy import decide
-from components.train.supervisor import stop_abandoned, supervise
+from components.jobs.supervisor import stop_abandoned
+from components.step import Interrupted, StepFailed
+from components.train.supervisor import supervise
 from training.checkpoint import checkpoints
 from training.errors import UserError
 from training.events import EventWriter, Incident, read_events

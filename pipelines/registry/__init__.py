@@ -1,0 +1,1 @@
+"""The commands about the registry: versions and rollback."""

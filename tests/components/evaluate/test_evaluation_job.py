@@ -1,0 +1,120 @@
+"""The evaluation as a job in a cluster, played by the double, whose pods run the real ranks."""
+
+import json
+
+import pytest
+
+from components.cluster.client import connect
+from components.evaluate.evaluate import evaluate_run
+from components.evaluate.job import job_config
+from components.jobs.describe import TaskSettings
+from components.jobs.supervisor import stop_abandoned
+from components.step import StepFailed
+from components.stop_training.cleanup import clean_up
+from pipelines.jobs.lookup import find_jobs
+from tests.doubles.cluster import FakeCluster
+from training.config import RunConfig
+from training.measure.measured import load_measured
+from training.measure.request import measured_folder, read_request
+
+CLUSTER = {"launcher": "pytorchjob", "store_claim": "store", "gpus_per_node": 0, "grace_s": 30}
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    with FakeCluster(tmp_path / "cluster") as cluster:
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+        cluster.add_claim("store")
+        yield cluster
+
+
+def evaluate(step, metrics, tmp_path):
+    evaluate_run(step, metrics, tmp_path / "report.html", tmp_path / "decision.md", TaskSettings(), "a-pipeline")
+
+
+def test_two_pods_measure_sharded_models(cluster, trained_run, metrics, tmp_path, capfd):
+    evaluation = {"num_generations": 2, "num_scored": 0, "max_new_tokens": 2}
+    step = trained_run(
+        evaluation={**evaluation, "num_nodes": 2, "procs_per_node": 1, "sharding": "full"},
+        parallel={"procs_per_node": 4},
+        cluster=CLUSTER,
+    )
+    evaluate(step, metrics, tmp_path)
+    (job,) = cluster.jobs()
+    labels = job["metadata"]["labels"]
+    assert job["metadata"]["name"] == "a-run-e1" and labels["shardline.dev/run"] == "a-run"
+    assert labels["app.kubernetes.io/component"] == "evaluation"
+    for subject in read_request(step.folder):
+        measured = load_measured(measured_folder(step.folder, subject.name), subject.key)
+        assert (measured.num_ranks, measured.sharding) == (2, "full")
+    assert "measuring the base model on 2 cpu ranks, sharded over all of them" in capfd.readouterr().out
+    # Attempts of the run, as the commands about jobs show them, are the training's.
+    assert find_jobs(connect(), "a-run") == [] and step.folder.attempts() == []
+    assert [found.name for found in find_jobs(connect(), "a-run", purpose=None)] == ["a-run-e1"]
+    record = json.loads((step.folder.evaluation / "attempts/1/attempt.json").read_text())
+    assert (record["outcome"], record["namespace"], record["pipeline_job"]) == ("succeeded", "demo", "a-pipeline")
+
+    evaluate(step, metrics, tmp_path)
+    assert len(cluster.jobs()) == 1, "what is measured needs no job"
+
+
+def test_an_evaluation_that_fails_is_told_as_one_and_tried_as_often_as_allowed(
+    cluster, trained_run, metrics, tmp_path
+):
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    (bin_folder / "python").write_text("#!/bin/bash\nexit 3\n")
+    (bin_folder / "python").chmod(0o755)
+    step = trained_run(
+        resilience={"max_attempts": 2}, cluster={**CLUSTER, "env": {"PATH": f"{bin_folder}:/usr/bin:/bin"}}
+    )
+    with pytest.raises(StepFailed, match=r"evaluation failed: a-run-e2-worker-0 .*max_attempts is 2"):
+        evaluate(step, metrics, tmp_path)
+    assert sorted(job["metadata"]["name"] for job in cluster.jobs()) == ["a-run-e1", "a-run-e2"]
+    # Kubeflow starts a step that failed again: what was decided stands.
+    with pytest.raises(StepFailed, match="evaluation failed"):
+        evaluate(step, metrics, tmp_path)
+    assert len(cluster.jobs()) == 2
+    step.folder.stop_request.touch()
+    assert "attempt 2 failed" in clean_up(step, "FAILED")
+    assert not (step.folder.evaluation / "verdict.json").exists()
+
+
+def test_a_job_that_its_launcher_left_behind_is_stopped_and_no_training_is(cluster, trained_run):
+    from components.jobs.attempts import write_record
+    from components.jobs.describe import describe_job
+    from components.jobs.launchers.cluster import ClusterLauncher
+
+    step = trained_run(cluster={**CLUSTER, "env": {"PATH": "/nowhere"}})
+    for folder in (step.folder, step.folder.seen_from("evaluation")):
+        job = describe_job(folder.config(), folder, 1)
+        write_record(folder, {"number": 1, "launcher": "pytorchjob", "name": job.name, "namespace": "demo"})
+        ClusterLauncher(connect(), "pytorchjob").submit(job)
+    assert len(cluster.jobs()) == 2
+    assert stop_abandoned(step.folder.seen_from("evaluation")) == 1
+    assert [job["metadata"]["name"] for job in cluster.jobs()] == ["a-run-1"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "nodes", "procs", "gpus"),
+    [
+        ({}, 1, 8, None),
+        ({"evaluation": {"num_nodes": 2, "procs_per_node": 2}}, 2, 2, 2),
+        ({"evaluation": {"procs_per_node": 2}, "cluster": {"gpus_per_node": 8}}, 1, 2, 2),
+        ({"evaluation": {"procs_per_node": 2}, "cluster": {"gpus_per_node": 0}}, 1, 2, 0),
+        ({"cluster": {"gpus_per_node": 8, "metrics_port": 9000}}, 1, 8, 8),
+    ],
+)
+def test_the_job_has_the_sizes_of_the_evaluation(sections, nodes, procs, gpus):
+    config = RunConfig.model_validate(
+        {
+            "model": {"name": "org/tiny"},
+            "data": {"train": "qa.jsonl"},
+            "training": {"global_batch_size": 32},
+            "parallel": {"num_nodes": 4, "procs_per_node": 8},
+            **sections,
+        }
+    )
+    found = job_config(config)
+    assert (found.parallel.num_nodes, found.parallel.procs_per_node) == (nodes, procs)
+    assert found.cluster.gpus_per_node == gpus and found.cluster.metrics_port is None

@@ -1,0 +1,296 @@
+"""The very tokens that are supervised, with real tokenizers and their templates."""
+
+import functools
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.assets import CHATML_TEMPLATE, tokenizer
+from tests.components.tokenize_dataset.encoding import (
+    assert_shifted,
+    assistant,
+    chat,
+    encode,
+    encode_one,
+    encoder_for,
+    marked,
+    system,
+    targets,
+    user,
+)
+from training.sources.rows import Malformed, Row
+
+CALL = [{"id": "call00001", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}]
+CALLED = [user("1+1?"), assistant(None, tool_calls=CALL), {"role": "tool", "content": "2"}, assistant("Two.")]
+TOOLS = [{"type": "function", "function": {"name": "add"}}]
+
+SMOLLM2_SYSTEM = (
+    "<|im_start|> system Ċ You Ġare Ġa Ġhelpful ĠAI Ġassistant Ġnamed ĠSm ol LM , Ġtrained Ġby ĠH ugging ĠFace "
+    "<|im_end|> Ċ "
+)
+SMOLLM2_ASKS = "<|im_start|> user Ċ {} ? <|im_end|> Ċ <|im_start|> ass istant Ċ "
+GPT2_ASKS = "< | im _ start | > user Ċ {} ? < | im _ end | > Ċ < | im _ start | > ass istant Ċ "
+QWEN3_ASKS = "<|im_start|> user Ċ {} <|im_end|> Ċ <|im_start|> assistant Ċ "
+NO_THOUGHT = "[<think>] [ĊĊ] [</think>] [ĊĊ] "
+QWEN3_CALL = '<tool_call> Ċ {" name ": Ġ" add ", Ġ" arguments ": Ġ{" a ": Ġ 1 }}Ċ </tool_call> <|im_end|>'
+
+
+@pytest.fixture(scope="session")
+def real_tokenizer():
+    loaded = {}
+
+    def load(name):
+        if name not in loaded:
+            loaded[name] = tokenizer(name)
+            if name == "gpt2":
+                assert loaded[name].chat_template is None
+                loaded[name].chat_template = CHATML_TEMPLATE
+        return loaded[name]
+
+    return load
+
+
+def brackets(tokens):
+    return " ".join(f"[{token}]" for token in tokens.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        (
+            "smollm2",
+            chat("Why?", "Because."),
+            [SMOLLM2_SYSTEM + SMOLLM2_ASKS.format("Why") + "[Because] [.] [<|im_end|>] Ċ"],
+        ),
+        (
+            "smollm2",
+            chat("One?", "First.", "Two?", "Second."),
+            [
+                SMOLLM2_SYSTEM
+                + SMOLLM2_ASKS.format("One")
+                + "[First] [.] [<|im_end|>] Ċ "
+                + SMOLLM2_ASKS.format("Two")
+                + "[Second] [.] [<|im_end|>] Ċ"
+            ],
+        ),
+        (
+            "smollm2",
+            chat("Why?", "Because.", system="Be brief."),
+            [
+                "<|im_start|> system Ċ Be Ġbrief . <|im_end|> Ċ "
+                + SMOLLM2_ASKS.format("Why")
+                + "[Because] [.] [<|im_end|>] Ċ"
+            ],
+        ),
+        # Its template's marks are no tokens of GPT-2, so they are spelled, and the model learns to spell them.
+        (
+            "gpt2",
+            chat("Why?", "Because."),
+            [GPT2_ASKS.format("Why") + "[Because] [.<] [|] [im] [_] [end] [|] [>] Ċ"],
+        ),
+        (
+            "gpt2",
+            chat("One?", "First.", "Two?", "Second."),
+            [
+                GPT2_ASKS.format("One")
+                + "[First] [.<] [|] [im] [_] [end] [|] [>] Ċ "
+                + GPT2_ASKS.format("Two")
+                + "[Second] [.<] [|] [im] [_] [end] [|] [>] Ċ"
+            ],
+        ),
+        (
+            "qwen3",
+            chat("Why?", "Because."),
+            [QWEN3_ASKS.format("Why ?") + NO_THOUGHT + "[Because] [.] [<|im_end|>] Ċ"],
+        ),
+        # It removes the thoughts of earlier turns, so each answer has a document that shows it as it is asked for.
+        (
+            "qwen3",
+            chat("One?", "First.", "Two?", "Second."),
+            [
+                QWEN3_ASKS.format("One ?") + NO_THOUGHT + "[First] [.] [<|im_end|>] Ċ",
+                QWEN3_ASKS.format("One ?")
+                + "First . <|im_end|> Ċ "
+                + QWEN3_ASKS.format("Two ?")
+                + NO_THOUGHT
+                + "[Second] [.] [<|im_end|>] Ċ",
+            ],
+        ),
+        (
+            "qwen3",
+            chat("Why?", "Because.", system="Be brief."),
+            [
+                "<|im_start|> system Ċ Be Ġbrief . <|im_end|> Ċ "
+                + QWEN3_ASKS.format("Why ?")
+                + NO_THOUGHT
+                + "[Because] [.] [<|im_end|>] Ċ"
+            ],
+        ),
+        (
+            "qwen3",
+            {"messages": [user("Why?"), assistant("Because.", reasoning_content="Well.")]},
+            [
+                QWEN3_ASKS.format("Why ?")
+                + "[<think>] [Ċ] [Well] [.Ċ] [</think>] [ĊĊ] [Because] [.] [<|im_end|>] Ċ"
+            ],
+        ),
+        (
+            "qwen3",
+            {"messages": CALLED},
+            [
+                QWEN3_ASKS.format("1 + 1 ?") + NO_THOUGHT + brackets(QWEN3_CALL) + " Ċ",
+                QWEN3_ASKS.format("1 + 1 ?")
+                + QWEN3_CALL
+                + " Ċ "
+                + QWEN3_ASKS.format("Ċ <tool_response> Ċ 2 Ċ </tool_response>").replace("user Ċ Ċ", "user Ċ")
+                + NO_THOUGHT
+                + "[Two] [.] [<|im_end|>] Ċ",
+            ],
+        ),
+        ("mistral", chat("Why?", "Because."), ["<s> ▁[ INST ] ▁Why ? ▁[ / INST ] [▁Because] [.] [</s>]"]),
+        (
+            "mistral",
+            chat("One?", "First.", "Two?", "Second."),
+            [
+                "<s> ▁[ INST ] ▁One ? ▁[ / INST ] [▁First] [.] [</s>] "
+                "▁[ INST ] ▁Two ? ▁[ / INST ] [▁Second] [.] [</s>]"
+            ],
+        ),
+    ],
+)
+def test_just_the_answers_and_their_ends_are_supervised(real_tokenizer, name, row, expected):
+    tokenizer = real_tokenizer(name)
+    (encoded,) = encode([row], tokenizer)
+    assert [marked(document, tokenizer) for document in encoded.documents] == expected
+    assert encoded.num_texts == len(expected)
+    for document in encoded.documents:
+        assert_shifted(document)
+    # What the model is asked at evaluation is what comes before the last answer, to the token.
+    last = encoded.documents[-1]
+    asked = tokenizer.encode(encoded.prompt["prompt"], add_special_tokens=False)
+    *_, first_of_last = [
+        i for i in range(len(last.labels)) if last.labels[i] != -100 and last.labels[i - 1] == -100
+    ]
+    assert last.input_ids[: first_of_last + 1].tolist() == asked
+
+
+def test_tools_are_given_to_the_template(real_tokenizer):
+    document, _ = encode_one(
+        {"messages": [user("1+1?"), assistant("Two.")], "tools": TOOLS}, real_tokenizer("qwen3")
+    )
+    text = real_tokenizer("qwen3").decode(document.input_ids)
+    assert '<tools>\n{"type": "function", "function": {"name": "add"}}\n</tools>' in text
+    assert targets(document, real_tokenizer("qwen3")) == ["<think>\n\n</think>\n\nTwo.<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "says"),
+    [
+        (
+            "smollm2",
+            {"messages": CALLED},
+            "has a tool call in message 2, which the model's chat template leaves out",
+        ),
+        (
+            "smollm2",
+            {"messages": [user("a"), assistant("b")], "tools": TOOLS},
+            "has tools, which the model's chat template leaves out",
+        ),
+        (
+            "smollm2",
+            {"messages": [user("a"), assistant("b", thinking="c")]},
+            "has a thought in message 2, which the model's chat template leaves out",
+        ),
+        (
+            "mistral",
+            {"messages": [system("a"), user("b"), assistant("c")]},
+            r"is refused by the model's chat template \(the roles are system, user\)",
+        ),
+        (
+            "mistral",
+            {"messages": [user("a"), user("b"), assistant("c")]},
+            r"is refused by the model's chat template .* roles must alternate",
+        ),
+    ],
+)
+def test_what_a_template_cannot_write_is_told(real_tokenizer, name, row, says):
+    (malformed,) = encode([row], real_tokenizer(name))
+    assert isinstance(malformed, Malformed)
+    assert re.search(says, malformed.problem)
+
+
+NAMES = ("smollm2", "gpt2", "qwen3", "mistral")
+
+SPELLED = {"smollm2": "<|im_end|>", "gpt2": "<|endoftext|>", "qwen3": "<|im_start|>", "mistral": "</s>"}
+
+
+@pytest.mark.parametrize("name", SPELLED)
+def test_a_special_token_that_a_message_spells_is_text(real_tokenizer, name):
+    tokenizer, token = real_tokenizer(name), SPELLED[name]
+    number = tokenizer.convert_tokens_to_ids(token)
+    plain, _ = encode_one(chat("Why? x", "So x."), tokenizer)
+    document, encoded = encode_one(chat(f"Why? {token}", f"So {token}{token}."), tokenizer)
+    assert (document.input_ids == number).sum() == (plain.input_ids == number).sum()
+    text = tokenizer.decode(plain.input_ids)
+    assert tokenizer.decode(document.input_ids) == text.replace("? x", f"? {token}").replace(
+        "So x", f"So {token}{token}"
+    )
+    (said,), (plainly,) = targets(document, tokenizer), targets(plain, tokenizer)
+    assert said == plainly.replace("x", token + token)
+    # Its prompt, as a text, would be read as the token.
+    assert encoded.prompt is None
+    assert encode_one(chat("Why?", f"So {token}."), tokenizer)[1].prompt is not None
+
+
+ODD = [
+    "日本 🙂 é",
+    "a\u200bb\u200d\ufeffc",
+    "nul \x00 end",
+    "\u202eright to left\u202c",
+    "a\r\nb\tc",
+    "👩\u200d👩\u200d👧",
+    "\U000f0000x",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_characters_come_through(real_tokenizer, name):
+    tokenizer = real_tokenizer(name)
+    answers = [answer for content in ODD for answer in (f"Say {content}.", content)]
+    for answer, encoded in zip(answers, encode([chat(f"What? {a}", a) for a in answers], tokenizer), strict=True):
+        assert encoded.prompt["reference"] == answer
+        (said,) = targets(encoded.documents[0], tokenizer)
+        assert answer in said
+
+
+@pytest.fixture(scope="module")
+def chat_encoder(real_tokenizer):
+    return functools.cache(lambda name: encoder_for([chat("a", "b")], real_tokenizer(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_in_random_conversations_just_what_the_assistant_says_is_supervised(
+    real_tokenizer, chat_encoder, name, data
+):
+    tokenizer = real_tokenizer(name)
+    said = st.text(alphabet="ab .,\n0é日🙂<|>[]/im_end", min_size=1, max_size=20).filter(str.strip)
+    contents = data.draw(st.lists(st.tuples(said, said), min_size=1, max_size=3))
+    row = Row("row", chat(*(content for pair in contents for content in pair)))
+    (encoded,) = chat_encoder(name).encode([row])
+    answers = [answer for _, answer in contents]
+    opening = "<think>\n\n</think>\n\n" if name == "qwen3" else ""
+    end = "</s>" if name == "mistral" else "<|im_end|>"
+    if name == "qwen3":
+        # Which the template takes from the beginning of an answer.
+        answers = [answer.lstrip("\n") for answer in answers]
+        assert encoded.num_texts == len(answers)
+    taught = [target for document in encoded.documents for target in targets(document, tokenizer)]
+    expected = [f"{opening}{answer}{end}" for answer in answers]
+    if name == "mistral":
+        # The space that its template writes before an answer is not seen when the answer is decoded alone.
+        taught, expected = ([text.removeprefix(" ") for text in texts] for texts in (taught, expected))
+    assert taught == expected

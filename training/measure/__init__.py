@@ -1,0 +1,1 @@
+"""Measuring models by all ranks of a job: held-out loss, answers, and tasks of lm-eval."""
