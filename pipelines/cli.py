@@ -16,6 +16,7 @@ import typer
 from pipelines.jobs import commands as job_commands
 from pipelines.kubeflow import commands as kubeflow_commands
 from pipelines.options import OverrideOption, RecipeArgument
+from pipelines.preview import preview
 from pipelines.registry import commands as registry_commands
 from training.errors import EXIT_INVALID, UserError
 
@@ -125,6 +126,7 @@ def config(
     print(to_yaml(resolve(read_recipe(find_recipe(recipe)), overrides or [])), end="")
 
 
+app.command()(preview)
 app.command()(kubeflow_commands.submit)
 app.command()(kubeflow_commands.schedule)
 app.command()(job_commands.render)

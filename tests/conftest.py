@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.runs import VOCABULARY, Run, llama_config, packed_rows, save_model, write_arrow
+from tests.servers.s3 import s3_server  # noqa: F401  # a fixture
 from training.config import RunConfig
 from training.run_folder import RunFolder
 from training.store import Store

@@ -108,13 +108,24 @@ def write_evaluation(
         result = {
             "name": name,
             "loss": loss,
+            "loss_low": loss - 0.125,
+            "loss_high": loss + 0.125,
             "perplexity": 2.718281828**loss,
             "num_supervised": 1234,
+            "num_documents": 20,
+            "changes": {"base": estimate(tuned_loss - base_loss, 0.0625)} if name == "tuned" else {},
+            "sources": [{"name": "org/data", "loss": estimate(loss, 0.125)}],
+            "scores": {"rougeL": estimate(0.5, 0.0625), "arc_easy/acc": estimate(0.25, None)},
             "seconds": 1.0,
             "generations": [],
         }
         (folder.evaluation / f"{name}.json").write_text(json.dumps(result))
     write_gate(folder, passed, champion)
+
+
+def estimate(value: float, half_width: float | None) -> dict[str, float | None]:
+    low, high = (None, None) if half_width is None else (value - half_width, value + half_width)
+    return {"value": value, "low": low, "high": high, "count": 20}
 
 
 def write_gate(folder: RunFolder, passed: bool, champion: str | None = None) -> None:

@@ -5,21 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from components.download_model.resume import resume_from_hub, resume_from_s3
 from components.download_model.volume import check_room, progress
 from training.config import ModelConfig
 from training.errors import UserError
 from training.hub import hub_errors
 from training.model_files import WEIGHTS, WEIGHTS_INDEX, check_folder, no_safetensors, weight_files
 from training.model_source import HubModel, S3Folder, small_files, takes_weights
-from training.s3 import S3Object, s3_errors
 from training.s3_model import objects_below, pinned_objects, s3_revision
 
 _CARD = "README.md"
 
 _AT_ONCE = 8
-"""Files that are fetched from S3 at the same time."""
-
-_COPY_BYTES = 2**22
+"""Files that are fetched at the same time."""
 
 
 def fetch_from_hub(
@@ -46,16 +44,19 @@ def fetch_from_hub(
     Raises:
         UserError: No access, no network, no safetensors, or no room for them.
     """
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi
 
-    with hub_errors(source.name, source.revision, "model"):
-        info = HfApi().model_info(source.name, revision=source.revision, files_metadata=True)
+    assert source.revision is not None
+    commit = source.revision
+    folder = _folder_of(partial, commit)
+    with hub_errors(source.name, commit, "model"):
+        info = HfApi().model_info(source.name, revision=commit, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
 
-        def get(files: Sequence[str]) -> None:
-            snapshot_download(source.name, revision=source.revision, local_dir=partial, allow_patterns=list(files))
+        def get(name: str) -> None:
+            resume_from_hub(source.name, commit, name, sizes[name], folder / name)
 
-        _take(f"the hub model '{source.name}'", sizes, get, model, partial, staging, check, note)
+        _take(f"the hub model '{source.name}'", sizes, get, model, folder, staging, check, note)
     shutil.rmtree(partial)
     return getattr(info.card_data, "license", None)
 
@@ -68,7 +69,7 @@ def fetch_from_s3(
     check: Callable[[Path], None],
     note: Callable[[str], None],
 ) -> str | None:
-    """Fetch a model from S3, several files at once.
+    """Fetch a model from S3.
 
     Arguments and what is returned are those of `fetch_from_hub`.
 
@@ -76,53 +77,37 @@ def fetch_from_s3(
         UserError: No access, no network, no safetensors, no room for them, or other objects than the revision's.
     """
     objects = pinned_objects(source.address, source.revision, takes_weights(model))
-    # What is there under another revision is of other objects.
-    folder = partial / s3_revision(objects)
-    folder.mkdir(parents=True, exist_ok=True)
-    for other in partial.iterdir():
-        if other != folder:
-            shutil.rmtree(other)
+    folder = _folder_of(partial, s3_revision(objects))
     card = objects_below(source.address).get(_CARD)
 
-    def get(files: Sequence[str]) -> None:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            # As a list, so that the first error is raised here.
-            list(pool.map(lambda name: resume(objects[name], folder / name), files))
+    def get(name: str) -> None:
+        resume_from_s3(objects[name], folder / name)
 
     sizes = {name: found.size for name, found in objects.items()}
     _take(f"'{source.address}'", sizes, get, model, folder, staging, check, note)
     if card is not None:
-        resume(card, folder / _CARD)
+        resume_from_s3(card, folder / _CARD)
     licence = _card_licence(folder / _CARD)
     shutil.rmtree(partial)
     return licence
 
 
-def resume(source: S3Object, target: Path) -> None:
-    """Fetch an object, from where an earlier try ended; one that is there whole is left.
-
-    Args:
-        source: The object.
-        target: File for it. A part of it has another name.
-
-    Raises:
-        UserError: It cannot be read, or has changed.
-    """
-    if target.is_file():
-        return
-    part = target.with_name(f"{target.name}.part")
-    there = part.stat().st_size if part.is_file() else 0
-    with s3_errors(source.address), source.open(there) as stream, part.open("ab") as file:
-        shutil.copyfileobj(stream, file, _COPY_BYTES)
-    part.rename(target)
+def _folder_of(partial: Path, revision: str) -> Path:
+    """Where parts of a revision are kept; those of another are removed."""
+    folder = partial / revision
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in partial.iterdir():
+        if other != folder:
+            shutil.rmtree(other)
+    return folder
 
 
 def _take(
     where: str,
     sizes: Mapping[str, int],
-    get: Callable[[Sequence[str]], None],
+    get: Callable[[str], None],
     model: ModelConfig,
-    partial: Path,
+    folder: Path,
     staging: Path,
     check: Callable[[Path], None],
     note: Callable[[str], None],
@@ -132,35 +117,41 @@ def _take(
     Args:
         where: The model, as a sentence begins.
         sizes: Bytes of its files by their names.
-        get: Fetches files by their names into `partial`.
-        model: As of `fetch_from_hub`, like all below.
-        partial: Folder to download into.
+        get: Fetches a file by its name into the folder.
+        model: The config.
+        folder: Folder to download into.
         staging: Where the finished files go.
         check: Called when the small files are there.
         note: Says something to people.
     """
+
+    def get_all(names: Sequence[str]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            # As a list, so that the first error is raised here.
+            list(pool.map(get, names))
+
     names, with_weights = small_files(model), takes_weights(model)
-    get([name for name in names if name in sizes])
+    get_all([name for name in names if name in sizes])
     if with_weights and WEIGHTS_INDEX not in sizes and WEIGHTS not in sizes:
         raise no_safetensors(where, sizes)
-    check(partial)
+    check(folder)
     weights = [WEIGHTS] if with_weights else []
     if with_weights and WEIGHTS_INDEX in sizes:
-        weights = [path.name for path in weight_files(partial)]
+        weights = [path.name for path in weight_files(folder)]
         missing = [name for name in weights if name not in sizes]
         if missing:
             raise UserError(
                 f"{where} is not whole: {WEIGHTS_INDEX} names {missing[0]}, which is missing. Upload it"
             )
     num_bytes = sum(sizes[name] for name in weights)
-    check_room(partial, num_bytes)
+    check_room(folder, num_bytes)
     if weights:
-        with progress(partial, num_bytes, note):
-            get(weights)
-    check_folder(partial, with_weights)
+        with progress(folder, num_bytes, note):
+            get_all(weights)
+    check_folder(folder, with_weights)
     for name in [*names, *weights]:
-        if (partial / name).is_file():
-            shutil.move(partial / name, staging / name)
+        if (folder / name).is_file():
+            shutil.move(folder / name, staging / name)
 
 
 def copy_folder(folder: Path, model: ModelConfig, staging: Path) -> str | None:

@@ -5,7 +5,6 @@ import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from rouge_score.rouge_scorer import RougeScorer
 
 from training.measure.measured import Answer
 
@@ -29,6 +28,9 @@ def answer_scores(answers: Sequence[Answer]) -> dict[str, np.ndarray]:
     scored = [answer for answer in answers if answer.is_scored]
     if not scored:
         return {}
+    # Here, because it takes seconds, and text asks nothing.
+    from rouge_score.rouge_scorer import RougeScorer
+
     rouge = RougeScorer(["rougeL"], tokenizer=_Words())
     measures: dict[str, Callable[[Answer], float]] = {
         "exact_match": lambda a: float(_normalised(a.answer) == _normalised(a.reference)),

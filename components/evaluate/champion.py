@@ -63,7 +63,9 @@ def find_opponent(step: Step, config: RunConfig, tokenizer_folder: Path) -> Oppo
     try:
         champion = champion_of(config, step.folder.root, step.note)
     except UserError as error:
-        return Opponent(reason=f"The champion cannot be compared with: {error}", is_trouble=True)
+        return Opponent(
+            reason=f"The champion cannot be compared with, so the alias stays with it: {error}", is_trouble=True
+        )
     if champion is None:
         return Opponent()
     version = champion.version

@@ -72,7 +72,9 @@ def evaluate_run(
         print(opponent.reason, flush=True)
         step.write(Note(level="warning", text=opponent.reason))
     subjects = subjects_of(folder, config, inputs, opponent.champion)
-    measured = measure(step, config, subjects, task or TaskSettings(), job)
+    # What was set on the task train alone, as its GPUs, is meant for these pods too.
+    pods = (task or TaskSettings()).or_saved(folder)
+    measured = measure(step, config, subjects, pods, job)
     results = _results(measured)
     for result in results.values():
         save_result(result, folder.evaluation / f"{result.name}.json")

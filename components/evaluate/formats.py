@@ -40,7 +40,8 @@ def as_interval(estimate: Estimate, as_text: Callable[[float], str]) -> str:
 
 def as_score(value: float) -> str:
     """A score from 0 to 1, as `0.412`; of another size, to four digits."""
-    return f"{value:.3f}" if abs(value) <= 1 else f"{value:.4g}"
+    text = f"{value:.3f}" if abs(value) <= 1 else f"{value:.4g}"
+    return text.replace("-", "−")
 
 
 def as_rate(rate: float) -> str:

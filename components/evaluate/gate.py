@@ -75,7 +75,7 @@ def _is_certain(gate: GateConfig, tuned: ModelResult) -> tuple[bool, str]:
         )
     # The change is tuned − base: an improvement is its negative.
     least, most = -change.high, -change.low
-    interval = f"{least:.4g} to {most:.4g} nats per token with 95 % confidence"
+    interval = f"{least:.4g} to {most:.4g} nats per token with 95 % confidence".replace("-", "−")
     asked = "0" if gate.min_improvement == 0 else f"{gate.min_improvement:g}"
     if least > gate.min_improvement:
         return True, f"The improvement is {interval}, all of it above {asked}."

@@ -52,6 +52,10 @@ def measure(
             pipeline_job,
         )
     measured = _found(folder, subjects)
+    for name, one in measured.items():
+        # What was at hand in another precision than the ranks' was measured anew.
+        if name in before and before[name].precision == one.precision:
+            step.note(f"the {name} model was measured before")
     for subject in subjects:
         if subject.name in _SHARED and store.get("evaluations", subject.key) is None:
             with store.publish("evaluations", subject.key, {"model": str(subject.folder)}) as staging:

@@ -44,7 +44,7 @@ def verdict_on(base: ModelResult, tuned: ModelResult) -> Verdict:
             "unchanged",
             "≈ Not certain",
             f"On {tokens}, perplexity {went} from {before} to {after}, but the 95 % confidence interval of the "
-            f"change in loss, {formats.as_interval(change, formats.as_change)}, holds no change too. Hold out "
+            f"change in loss, {formats.as_interval(change, formats.as_change)}, includes no change. Hold out "
             "more rows to tell.",
         )
     # exp of the difference is the ratio of perplexities.

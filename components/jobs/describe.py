@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from components.image import IMAGE
@@ -10,6 +10,7 @@ from components.jobs.job import PodSettings, Scheduling, TrainingJob, job_name
 from training.config import ClusterConfig, RunConfig
 from training.errors import UserError
 from training.run_folder import RunFolder
+from training.store import write_atomically
 
 _STORE_VOLUME = "shardline-store"
 
@@ -39,7 +40,7 @@ _EFA_ENV = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SA
 
 @dataclass(frozen=True)
 class TaskSettings:
-    """What was set on the KFP task `train`, as Kubernetes writes it, meant for the job's pods.
+    """What was set on a KFP task, as Kubernetes writes it, meant for the pods of its job.
 
     Attributes:
         affinity: Of the task; likewise the others.
@@ -58,6 +59,17 @@ class TaskSettings:
         """From kfp's TaskConfig, of which every field may be None, as outside a cluster."""
         given = {f.name: getattr(task, f.name, None) for f in fields(cls)}
         return cls(**{name: value for name, value in given.items() if value})
+
+    def save(self, folder: RunFolder) -> None:
+        """Keep them for the jobs after, all but the environment, which may hold what is secret."""
+        kept = {name: value for name, value in asdict(self).items() if name != "env"}
+        write_atomically(folder.path / "task.json", json.dumps(kept))
+
+    def or_saved(self, folder: RunFolder) -> "TaskSettings":
+        """These, and where they say nothing, those that `save` kept."""
+        path = folder.path / "task.json"
+        saved = json.loads(path.read_text()) if path.is_file() else {}
+        return replace(self, **{name: value for name, value in saved.items() if not getattr(self, name)})
 
 
 def describe_job(

@@ -60,25 +60,29 @@ def measurements(results: Results) -> list[str]:
     models = results.by_model
     names = list(models)
     tokens = f"{results.tuned.num_supervised:,} tokens"
-    head = f"held-out, {tokens} | {' | '.join(names)} | change"
-    lines = [f"| {head} |", f"|---|{'---:|' * (len(names) + 1)}"]
-    rows: list[tuple[str, dict[str, Measure]]] = [
-        ("loss (nats per token)", {name: model.loss for name, model in models.items()}),
-        ("perplexity", {name: Measure(model.perplexity) for name, model in models.items()}),
+    lines = [
+        f"| held-out, {tokens} | {' | '.join(names)} | tuned − base |",
+        f"|---|{'---:|' * (len(names) + 1)}",
     ]
-    sources = list(results.tuned.sources)
-    if len(sources) > 1:
-        for source in sources:
+    improvement = results.improvement
+    change = Measure(-improvement.value, _negative(improvement.high), _negative(improvement.low))
+    rows: list[tuple[str, dict[str, Measure], Measure | None]] = [
+        ("loss (nats per token)", {name: model.loss for name, model in models.items()}, change),
+        ("perplexity", {name: Measure(model.perplexity) for name, model in models.items()}, None),
+    ]
+    if len(results.tuned.sources) > 1:
+        for source in results.tuned.sources:
             losses = {name: model.sources[source] for name, model in models.items() if source in model.sources}
-            rows.append((f"loss on {source}", losses))
+            rows.append((f"loss on {source}", losses, None))
     for score in results.tuned.scores:
-        values = {name: model.scores[score] for name, model in models.items() if score in model.scores}
-        rows.append((score, values))
-    for title, values in rows:
+        rows.append(
+            (score, {n: model.scores[score] for n, model in models.items() if score in model.scores}, None)
+        )
+    for title, values, difference in rows:
         cells = [_cell(values.get(name)) for name in names]
-        base, tuned = values.get("base"), values["tuned"]
-        change = "" if base is None else f"{tuned.value - base.value:+.4g}"
-        lines.append(f"| {' | '.join([title.replace('|', '/'), *cells, change])} |")
+        if difference is None and "base" in values:
+            difference = Measure(values["tuned"].value - values["base"].value)
+        lines.append(f"| {' | '.join([title.replace('|', '/'), *cells, _cell(difference, '+')])} |")
     return lines
 
 
@@ -104,12 +108,16 @@ def step_summary(headline: str, reasons: Sequence[str], results: Results, tracki
     return "\n".join(lines) + "\n"
 
 
-def _cell(measure: Measure | None) -> str:
+def _cell(measure: Measure | None, sign: str = "") -> str:
     if measure is None:
         return ""
     if measure.low is None or measure.high is None:
-        return f"{measure.value:.4g}"
-    return f"{measure.value:.4g} ({measure.low:.4g} to {measure.high:.4g})"
+        return f"{measure.value:{sign}.4g}"
+    return f"{measure.value:{sign}.4g} ({measure.low:{sign}.4g} to {measure.high:{sign}.4g})"
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value
 
 
 def _source(source: Source) -> str:

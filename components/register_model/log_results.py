@@ -1,7 +1,6 @@
 """What the evaluation found, in the MLflow run: metrics, tags and the pages for people."""
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from components.register_model.results import Measure, Results, evaluation_file
@@ -42,21 +41,27 @@ def _pages(folder: RunFolder, results: Results) -> list[Path]:
 
 def _points(results: Results) -> Iterator[Point]:
     for name, model in results.by_model.items():
-        # The time of the measurement and not of now, so that a re-run logs the very same point.
-        time = milliseconds(model.measured_at)
         measures = {
             f"{name}_loss": model.loss,
             f"{name}_perplexity": Measure(model.perplexity),
-            **{f"heldout/{_safe(source)}/{name}_loss": loss for source, loss in model.sources.items()},
+            **{f"source/{_safe(source)}/{name}_loss": loss for source, loss in model.sources.items()},
             **{f"score/{_safe(score)}/{name}": value for score, value in model.scores.items()},
         }
-        for key, measure in measures.items():
-            yield Point(key, measure.value, time, 0)
-            if measure.low is not None and measure.high is not None:
-                yield Point(f"{key}_low", measure.low, time, 0)
-                yield Point(f"{key}_high", measure.high, time, 0)
-    if math.isfinite(results.improvement):
-        yield Point("improvement", results.improvement, milliseconds(results.tuned.measured_at), 0)
+        yield from _with_intervals(measures, model.measured_at)
+    yield from _with_intervals({"improvement": results.improvement}, results.tuned.measured_at)
+
+
+def _with_intervals(measures: Mapping[str, Measure], measured_at: float) -> Iterator[Point]:
+    # The time of the measurement and not of now, so that a re-run logs the very same point.
+    time = milliseconds(measured_at)
+    for key, measure in measures.items():
+        # Apart, or they would fill the page of charts.
+        ends = {
+            key: measure.value,
+            f"interval/{key}_low": measure.low,
+            f"interval/{key}_high": measure.high,
+        }
+        yield from (Point(name, value, time, 0) for name, value in ends.items() if value is not None)
 
 
 def _safe(name: str) -> str:

@@ -20,7 +20,7 @@ from components.register_model.example import CHAT, Example
 from components.tracking.model_files import ADAPTER, MLMODEL, MODEL
 from training.adapter_folder import is_adapter
 from training.errors import UserError
-from training.model_source import TOKENIZER_FILES
+from training.model_files import TOKENIZER_FILES
 from training.store import MANIFEST, checksum, write_atomically
 
 _CARD = "README.md"

@@ -21,7 +21,7 @@ class Measure:
         value: The figure.
         low: The interval's lower end; None if there is no interval.
         high: Its upper end.
-        count: What it was taken over: documents, answers, examples; None if that is not recorded.
+        count: What it was taken over: documents, answers, examples.
     """
 
     value: float
@@ -36,7 +36,8 @@ class Measurement:
 
     Attributes:
         loss: Held-out loss in nats per supervised token.
-        perplexity: `exp` of it.
+        change: By how much it is higher than the base model's; of the tuned model alone.
+        perplexity: `exp` of the loss.
         num_supervised: Held-out tokens that it was taken over.
         sources: Held-out losses by data source.
         scores: Other measures by name, such as `rougeL` or `arc_easy/acc`.
@@ -44,6 +45,7 @@ class Measurement:
     """
 
     loss: Measure
+    change: Measure | None
     perplexity: float
     num_supervised: int
     sources: Mapping[str, Measure]
@@ -74,9 +76,12 @@ class Results:
     decision: Decision
 
     @property
-    def improvement(self) -> float:
+    def improvement(self) -> Measure:
         """By how much the held-out loss fell, in nats per supervised token."""
-        return self.base.loss.value - self.tuned.loss.value
+        change = self.tuned.change
+        if change is None or change.low is None or change.high is None:
+            return Measure(self.base.loss.value - self.tuned.loss.value)
+        return Measure(-change.value, -change.high, -change.low, change.count)
 
     @property
     def by_model(self) -> dict[str, Measurement]:
@@ -99,9 +104,7 @@ def read_results(folder: RunFolder) -> Results:
             f"the tuned model of the run '{folder.run}' is missing ({folder.model}): run the train step again"
         )
     base, tuned = _measurement(folder, "base"), _measurement(folder, "tuned")
-    decision = read_decision(folder)
-    # A measurement of an earlier champion may lie there still.
-    champion = None if decision.champion_version is None else _measurement(folder, "champion")
+    champion = _measurement(folder, "champion") if evaluation_file(folder, "champion").is_file() else None
     return Results(
         config=folder.config(),
         inputs=inputs,
@@ -109,7 +112,7 @@ def read_results(folder: RunFolder) -> Results:
         base=base,
         tuned=tuned,
         champion=champion,
-        decision=decision,
+        decision=read_decision(folder),
     )
 
 
@@ -127,22 +130,20 @@ def _measurement(folder: RunFolder, name: str) -> Measurement:
             f"the evaluation of the {name} model is missing in the run '{folder.run}': run the evaluate step first"
         ) from None
     return Measurement(
-        loss=_loss(content),
+        loss=Measure(
+            _number(content["loss"]), content["loss_low"], content["loss_high"], content["num_documents"]
+        ),
+        change=_measure(content["changes"]["base"]) if "base" in content["changes"] else None,
         perplexity=_number(content["perplexity"]),
         num_supervised=int(content["num_supervised"]),
-        sources={source["name"]: _loss(source) for source in content.get("sources", [])},
-        scores={key: _measure(score) for key, score in content.get("scores", {}).items()},
+        sources={source["name"]: _measure(source["loss"]) for source in content["sources"]},
+        scores={name: _measure(score) for name, score in content["scores"].items()},
         measured_at=file.stat().st_mtime,
     )
 
 
-def _loss(content: Mapping[str, Any]) -> Measure:
-    low, high = content.get("loss_interval") or (None, None)
-    return Measure(_number(content["loss"]), low, high, content.get("num_documents"))
-
-
-def _measure(score: Mapping[str, Any]) -> Measure:
-    return Measure(_number(score["value"]), score.get("low"), score.get("high"), score.get("count"))
+def _measure(content: Mapping[str, Any]) -> Measure:
+    return Measure(_number(content["value"]), content["low"], content["high"], content["count"])
 
 
 def _number(value: float | None) -> float:

@@ -68,7 +68,7 @@ class Encoder:
         special = SpecialTokens(tokenizer)
         texts = TextTokenizer(tokenizer, special)
         self._rows: ChatEncoder | RawEncoder
-        if _is_conversation(data, shape, tokenizer):
+        if is_rendered(data, shape, tokenizer):
             self._rows = ChatEncoder(data, shape, tokenizer, special, texts)
         else:
             self._rows = RawEncoder(data, shape, tokenizer, special, texts)
@@ -116,7 +116,8 @@ class Encoder:
         )
 
 
-def _is_conversation(data: DataConfig, shape: Shape, tokenizer: Any) -> bool:
+def is_rendered(data: DataConfig, shape: Shape, tokenizer: Any) -> bool:
+    """Whether rows of a shape are rendered by the model's chat template; else they are tokenized as they are."""
     if shape.format == "instruction":
         return data.prompt_template is None and tokenizer.chat_template is not None
     return shape.format == "chat" or shape.form == CONVERSATIONAL

@@ -1,5 +1,7 @@
 """Chat templates: the texts of a conversation, and which of their characters the assistant says."""
 
+import datetime
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,6 +9,11 @@ from components.tokenize_dataset.messages import Conversation, Message, Unusable
 from components.tokenize_dataset.template_special import SpecialTokens
 from components.tokenize_dataset.template_structure import Structure, example, structure_of
 from training.errors import UserError
+
+_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+
+_DATE = datetime.date(2024, 7, 26)
+"""What Llama's templates write where they know no clock."""
 
 Span = tuple[int, int]
 """First character and the one after the last."""
@@ -97,6 +104,8 @@ class ChatTemplate:
                 continue
             before = self._apply(conversation, turn, answer_next=True)
             text = self._apply(conversation, turn + 1, answer_next=False)
+            if not text.startswith(before) and (answer := self._plain_answer(text, conversation.messages[turn])):
+                text = before + answer
             if not text.startswith(before):
                 raise UnusableRow(
                     f"cannot be taught: the chat template begins message {turn + 1} in another way than its own "
@@ -117,6 +126,18 @@ class ChatTemplate:
             texts.append(Text(whole, spans, self._marks_of(whole, spans)))
             through = {turn: rendered for turn, rendered in through.items() if turn not in kept}
         return texts[::-1]
+
+    def _plain_answer(self, text: str, message: Message) -> str | None:
+        """The answer at the end of a text, if it stands between the template's marks and is nothing but its content.
+
+        Of templates that put the system message into the last question, if that is the last message.
+        """
+        before, opening, end, _ = self.marks
+        for content in (message["content"], message["content"].strip()):
+            answer = f"{opening}{content}{end}"
+            if end and len(message) == 2 and text.rstrip().endswith(f"{before}{answer}"):
+                return answer
+        return None
 
     def _marks_of(self, text: str, spans: Sequence[Span]) -> list[int] | None:
         before, _, end, are_special = self.marks
@@ -253,5 +274,11 @@ class ChatTemplate:
     def _template(self, with_tools: bool) -> str:
         if with_tools not in self._templates:
             # Some models have several, of which one is for tools.
-            self._templates[with_tools] = self._tokenizer.get_chat_template(None, [{}] if with_tools else None)
+            template = self._tokenizer.get_chat_template(None, [{}] if with_tools else None)
+            self._templates[with_tools] = _without_clock(template)
         return self._templates[with_tools]
+
+
+def _without_clock(template: str) -> str:
+    """A template that writes the same date every day, or the same rows would give other tokens tomorrow."""
+    return _TODAY.sub(lambda match: repr(_DATE.strftime(match[2])), template)

@@ -8,6 +8,7 @@ import numpy as np
 
 from components.tokenize_dataset.template import Marks, Span, Text
 from components.tokenize_dataset.template_special import SpecialTokens, Spelled
+from components.tokenize_dataset.words import Words
 
 _PREFIX = "▁"
 """What SentencePiece vocabularies write for a space, and put before a text of their own accord."""
@@ -37,13 +38,16 @@ class TextTokenizer:
 
     def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
         self._backend = _bare(tokenizer)
+        self._words = Words(self._backend)
         self._is_special = np.zeros(self._backend.get_vocab_size(with_added_tokens=True) + 1, bool)
         self._is_special[special.ids] = True
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 [tokens]; special tokens that it spells are taken as such."""
-        encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        return [np.array(encoding.ids, np.int32) for encoding in encodings]
+        found = [self._words.ids(text) for text in texts]
+        others = [text for text, ids in zip(texts, found, strict=True) if ids is None]
+        encodings = iter(self._backend.encode_batch_fast(others, add_special_tokens=False))
+        return [np.array(next(encodings).ids, np.int32) if ids is None else ids for ids in found]
 
     def continued(self, ids: np.ndarray, text: str) -> np.ndarray:
         """A text's ids as they stand after others: without a space that the tokenizer puts before every text."""
@@ -85,7 +89,7 @@ class TextTokenizer:
     def _between_marks(
         self, text: Text, ids: np.ndarray, before: str, before_ids: np.ndarray, end_ids: np.ndarray
     ) -> Tokens | None:
-        """Tokens of a text whose answers stand between marks; None if these are not as many as in the text."""
+        """Tokens of a text whose answers stand between marks; None if these are not the same as in the text."""
         width = len(before_ids)
         first = np.nonzero(ids[: len(ids) - width + 1] == before_ids[0])[0]
         same = ids[first[:, None] + np.arange(width)] == before_ids
@@ -94,8 +98,10 @@ class TextTokenizer:
             return None
         starts = starts[text.marks]
         special = np.nonzero(self._is_special[ids])[0]
-        ends = special[np.searchsorted(special, starts)]
-        assert (ids[ends] == end_ids[0]).all()
+        after = np.searchsorted(special, starts)
+        if after.max() >= len(special) or (ids[special[after]] != end_ids[0]).any():
+            return None
+        ends = special[after]
         supervised = np.zeros(len(ids), bool)
         for start, stop in zip(starts, ends, strict=True):
             supervised[start : stop + 1] = True

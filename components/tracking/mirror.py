@@ -21,6 +21,9 @@ from training.run_folder import RunFolder
 _STATUS = {"succeeded": "FINISHED", "interrupted": "KILLED", "preempted": "KILLED"}
 """Of an attempt, by its outcome; any other has failed."""
 
+_KIND = {"mlflow.experimentKind": "custom_model_development"}
+"""Of the experiment: MLflow shows the pages for training then, and not those for prompts and traces."""
+
 
 class Mirror:
     """Logs a run's events.
@@ -48,6 +51,7 @@ class Mirror:
         )
         self.log = RunLog(self._client, self.run.info.run_id)
         self._attempts: dict[int, RunLog] = {}
+        self._told: dict[int, dict[str, Any]] = {}
         self._tokens = TokenCount()
 
     def resume(self) -> None:
@@ -86,24 +90,21 @@ class Mirror:
         Args:
             events: The run's, of which incidents are told.
         """
-        incidents = {e.attempt: e for e in events if isinstance(e, Incident) and e.source == "train"}
+        for event in events:
+            if isinstance(event, Incident) and event.source == "train" and event.attempt:
+                self._attempt(event.attempt).tags(_incident(event))
         for number in self._folder.attempts():
             record = _record(self._folder, number)
-            if not record:
+            if not record or record == self._told.get(number):
                 continue
             log = self._attempt(number)
             log.params(_facts(record, ("launcher", "num_nodes", "procs_per_node")))
-            log.tags(
-                {
-                    f"shardline.{key}": value
-                    for key, value in _facts(record, ("name", "namespace", "outcome")).items()
-                }
-            )
-            if number in incidents:
-                log.tags(_incident(incidents[number]))
+            tags = _facts(record, ("name", "namespace", "outcome"))
+            log.tags({f"shardline.{key}": value for key, value in tags.items()})
             if "ended" in record:
                 status = _STATUS.get(str(record.get("outcome")), "FAILED")
                 log.end(status, milliseconds(record["ended"]))
+            self._told[number] = record
 
     def _write(self, log: RunLog, steps: list[TrainStep], heldout: list[Evaluation], system: list[System]) -> None:
         # Of a step or a measurement that came twice, the later.
@@ -152,7 +153,9 @@ def _experiment(connection: Connection, name: str) -> str:
     experiment = connection.client.get_experiment_by_name(name)
     if experiment is None:
         try:
-            created: str = connection.client.create_experiment(name, artifact_location=connection.artifacts)
+            created: str = connection.client.create_experiment(
+                name, artifact_location=connection.artifacts, tags=_KIND
+            )
             return created
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from training.adapter_folder import CONFIG, WEIGHTS
-from training.model_source import SMALL_FILES
+from training.model_files import SMALL_FILES
 
 MODEL = "model"
 ADAPTER = "peft"

@@ -36,9 +36,11 @@ def supervise(step: Step, task: TaskSettings | None = None, job: str = "") -> tu
         step.detail = "trained before; nothing to do"
         step.note(f"the run '{folder.run}' is trained already: {folder.model}")
         return folder.model, _facts(folder)
+    task = task or TaskSettings()
+    task.save(folder)
     work = Work(folder, folder.config(), is_done=lambda: (folder.model / MANIFEST).is_file(), doing="trained")
     with LiveLog(folder, work.config, step.note):
-        bring_home(step, work, task or TaskSettings(), job)
+        bring_home(step, work, task, job)
     facts = _facts(folder)
     if "loss" in facts:
         step.detail = f"{facts['steps']} steps, loss {facts['loss']:.3f}"

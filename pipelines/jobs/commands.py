@@ -129,6 +129,9 @@ def logs(
     tail: Annotated[
         int | None, typer.Option(min=0, help="Only so many last lines of each pod.", show_default=False)
     ] = None,
+    evaluation: Annotated[
+        bool, typer.Option("--evaluation", help="Of the job that evaluates, not of the one that trains.")
+    ] = False,
     namespace: NamespaceOption = "",
     host: HostOption = "",
 ) -> None:
@@ -154,9 +157,9 @@ def logs(
 
     with cluster_errors():
         cluster = connect(run, namespace, f"the run is on this machine, with its logs in {{store}}/runs/{run}")
-        if known := await_job(cluster, run, host, namespace, say, wait=follow):
+        if not evaluation and (known := await_job(cluster, run, host, namespace, say, wait=follow)):
             raise typer.Exit(EXIT_FAILED if known.succeeded is False else 0)
-        job = choose_attempt(cluster, run, attempt)
+        job = choose_attempt(cluster, run, attempt, "evaluation" if evaluation else "training")
         if follow:
             follow_logs(cluster, job, write, say, node=node)
         else:

@@ -17,6 +17,7 @@ from components.cluster.pod_watch import PodWatch
 from components.cluster.streams import lines
 from pipelines.jobs.lookup import FoundJob, grace_s, jobs_of_run
 from training.errors import UserError
+from training.run_folder import JobPurpose
 
 _LOOK_S = 2.0
 """Between two requests for a job whose pods are watched."""
@@ -40,14 +41,20 @@ _CHUNK = 2**16
 Write = Callable[[str], None]
 
 
-def choose_attempt(cluster: Cluster, run: str, attempt: int | None) -> FoundJob:
+def choose_attempt(cluster: Cluster, run: str, attempt: int | None, purpose: JobPurpose = "training") -> FoundJob:
     """The job of an attempt of a run, or of the newest one.
+
+    Args:
+        cluster: Where.
+        run: The run's name.
+        attempt: None: the newest.
+        purpose: Of the job.
 
     Raises:
         UserError: There is no such run or attempt; the message says what there is.
         ClusterUnavailable: The cluster does not answer.
     """
-    jobs = jobs_of_run(cluster, run)
+    jobs = jobs_of_run(cluster, run, purpose)
     if attempt is None:
         return jobs[-1]
     found = next((job for job in jobs if job.attempt == attempt), None)

@@ -82,9 +82,7 @@ class FoundJob:
         return last if last.endswith(f"/runs/{self.run}") else f"<store>/runs/{self.run}"
 
 
-def find_jobs(
-    cluster: Cluster, run: str | None = None, purpose: JobPurpose | None = "training"
-) -> list[FoundJob]:
+def find_jobs(cluster: Cluster, run: str | None = None, purpose: JobPurpose | None = "training") -> list[FoundJob]:
     """The jobs of a run, or of all runs, by run and attempt.
 
     Args:
@@ -119,17 +117,27 @@ def find_jobs(
     return sorted(jobs, key=lambda job: (job.run, job.attempt))
 
 
-def jobs_of_run(cluster: Cluster, run: str) -> list[FoundJob]:
+def jobs_of_run(cluster: Cluster, run: str, purpose: JobPurpose = "training") -> list[FoundJob]:
     """The jobs of a run, of which there is at least one.
+
+    Args:
+        cluster: Where.
+        run: The run's name.
+        purpose: Of the jobs.
 
     Raises:
         UserError: There is none; the message names the runs that there are.
         ClusterUnavailable: The cluster does not answer.
     """
-    jobs = find_jobs(cluster, run)
-    if not jobs:
-        raise UserError(no_such_run(cluster, run))
-    return jobs
+    jobs = find_jobs(cluster, run, purpose)
+    if jobs:
+        return jobs
+    if purpose == "evaluation":
+        raise UserError(
+            f"the run '{run}' has no job of its evaluation in the namespace '{cluster.namespace}' "
+            f"({cluster.where}): it has one from the step evaluate on, if a model was not measured before"
+        )
+    raise UserError(no_such_run(cluster, run))
 
 
 def no_such_run(cluster: Cluster, run: str) -> str:

@@ -9,9 +9,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from components.download_model.download import download
 from components.evaluate.evaluate import evaluate_run
+from components.jobs import jobs
 from components.step import Step
 from components.tokenize_dataset.tokenize import tokenize
 from components.train.supervisor import supervise
+from tests.components.evaluate.measuring import QuickLauncher
 from tests.doubles.models import save_tiny_model, tiny_tokenizer
 from tests.runs import Run
 from training.config import RunConfig
@@ -29,6 +31,12 @@ def text(begin, length):
 class Figures(dict):
     def log_metric(self, metric, value):
         self[metric] = value
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Evaluations in forked ranks."""
+    monkeypatch.setattr(jobs, "LocalLauncher", QuickLauncher)
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ class CutProxy:
         cut_after: Bytes after which a connection is cut; None never cuts.
         cuts: How many connections it may still cut.
         num_cut: How many it has cut.
+        num_bytes: Bytes of answers that it has handed on.
+        spare: Bytes of answers before which none is cut.
     """
 
     def __init__(self, target: str) -> None:
@@ -24,6 +26,8 @@ class CutProxy:
         self.cut_after: int | None = None
         self.cuts = 0
         self.num_cut = 0
+        self.num_bytes = 0
+        self.spare = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -43,7 +47,9 @@ class CutProxy:
         with contextlib.suppress(OSError):  # the other direction was cut
             while data := source.recv(2**14):
                 num_bytes += len(data)
-                if is_answer and self.cuts > 0 and self.cut_after is not None and num_bytes > self.cut_after:
+                self.num_bytes += is_answer * len(data)
+                may_cut = is_answer and self.cuts > 0 and self.num_bytes > self.spare
+                if may_cut and self.cut_after is not None and num_bytes > self.cut_after:
                     self.cuts -= 1
                     self.num_cut += 1
                     break

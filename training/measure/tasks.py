@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from training.config import EvaluationConfig
 from training.errors import UserError
 from training.measure.measured import TaskScore
@@ -83,6 +81,7 @@ def score_tasks(
     """
     if not config.tasks:
         return {}
+    import torch.distributed as dist
     from lm_eval.evaluator import evaluate
     from lm_eval.tasks import TaskManager
 
@@ -103,6 +102,7 @@ def score_tasks(
 def _language_model(model: Any, tokenizer: Any, on_pass: Callable[[], None], *, is_sharded: bool) -> Any:
     """lm-eval's view of a model in memory."""
     import torch
+    import torch.distributed as dist
     from lm_eval.models.huggingface import HFLM
 
     class RankModel(HFLM):

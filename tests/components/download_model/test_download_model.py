@@ -269,7 +269,7 @@ def test_a_broken_download_goes_on_where_it_stopped(root, hub, saved_model, monk
         with pytest.raises(KeyboardInterrupt):
             download(step)
     assert published(root) == []
-    assert (step.folder.path / "download" / "config.json").is_file()
+    assert (step.folder.path / "download" / repo.commit / "config.json").is_file()
 
     hub.requests.clear()
     folder = download(step)

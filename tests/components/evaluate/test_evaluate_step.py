@@ -1,8 +1,15 @@
 import json
+import os
+import signal
+import threading
+import time
 
+import psutil
 import pytest
 import torch
 
+from components.evaluate.evaluate import evaluate_run
+from components.step import Interrupted
 from training.errors import UserError
 from training.events import Evaluation, EventWriter, Note, TrainStep, read_events
 from training.measure.request import read_request
@@ -108,6 +115,8 @@ def test_second_run_takes_the_base_result_from_the_store(trained_run, evaluate, 
     second = trained_run("second")
     evaluate(second)
     assert len(jobs_made) == 2 and measured_names(jobs_made, second) == ["tuned"]
+    notes = [event.text for event in read_events(second.folder.events) if isinstance(event, Note)]
+    assert [note for note in notes if "measured before" in note] == ["the base model was measured before"]
     assert results(second)[0]["loss"] == results(first)[0]["loss"]
 
 
@@ -146,14 +155,13 @@ def test_a_model_without_a_manifest_is_measured_again(trained_run, evaluate, job
     assert len(jobs_made) == 2 and measured_names(jobs_made, step) == ["tuned"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"key": "other"}'])
-def test_damaged_results_are_measured_again(trained_run, evaluate, jobs_made, content):
+def test_damaged_results_are_measured_again(trained_run, evaluate, jobs_made):
     step = trained_run()
     evaluate(step, "1")
     (published,) = (step.folder.root / "evaluations").iterdir()
     files = [published / "measured.json", *step.folder.evaluation.glob("measured/*/measured.json")]
     assert len(files) == 3
-    for file in files:
+    for file, content in zip(files, ("", "[]", '{"key": "other"}'), strict=True):
         file.write_text(content)
     evaluate(step, "2")
     assert len(jobs_made) == 2
@@ -225,3 +233,25 @@ def test_component_runs_in_kfp_with_a_job_of_its_own(trained_run, tmp_path):
     assert (tmp_path / "report.html").is_file()
     assert "The alias champion" in (tmp_path / "decision.md").read_text()
     assert (step.folder.evaluation / "attempts/1/logs/rank-0.out").is_file()
+
+
+def test_a_stop_leaves_no_process(trained_run, metrics, tmp_path):
+    step = trained_run()
+    handler = signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(Interrupted()))
+
+    def stop_once_it_starts():
+        while not list(step.folder.evaluation.glob("attempts/1/node.log")):
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    try:
+        threading.Thread(target=stop_once_it_starts, daemon=True).start()
+        with pytest.raises(Interrupted):
+            evaluate_run(step, metrics, tmp_path / "report.html", tmp_path / "decision.md")
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    folder = str(step.folder.path / "evaluation")
+    assert not [p for p in psutil.process_iter(["cmdline"]) if folder in (p.info["cmdline"] or [])]
+    record = json.loads((step.folder.evaluation / "attempts/1/attempt.json").read_text())
+    assert record["outcome"] == "interrupted"

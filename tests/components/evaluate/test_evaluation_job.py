@@ -3,17 +3,22 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from components.cluster.client import connect
 from components.evaluate.evaluate import evaluate_run
 from components.evaluate.job import job_config
-from components.jobs.describe import TaskSettings
+from components.jobs.attempts import write_record
+from components.jobs.describe import TaskSettings, describe_job
+from components.jobs.launchers.cluster import ClusterLauncher
 from components.jobs.supervisor import stop_abandoned
 from components.step import StepFailed
 from components.stop_training.cleanup import clean_up
+from pipelines.cli import app
 from pipelines.jobs.lookup import find_jobs
 from tests.doubles.cluster import FakeCluster
 from training.config import RunConfig
+from training.errors import UserError
 from training.measure.measured import load_measured
 from training.measure.request import measured_folder, read_request
 
@@ -26,6 +31,23 @@ def cluster(tmp_path, monkeypatch):
         monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
         cluster.add_claim("store")
         yield cluster
+
+
+def shardline(*arguments):
+    result = CliRunner().invoke(app, arguments)
+    if isinstance(result.exception, UserError):
+        raise result.exception
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def pods_run(tmp_path, script):
+    """A cluster section whose pods run a script in place of the ranks."""
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin/python"
+    python.write_text(f"#!/bin/bash\n{script}\n")
+    python.chmod(0o755)
+    return {**CLUSTER, "env": {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin"}}
 
 
 def evaluate(step, metrics, tmp_path):
@@ -51,6 +73,9 @@ def test_two_pods_measure_sharded_models(cluster, trained_run, metrics, tmp_path
     # Attempts of the run, as the commands about jobs show them, are the training's.
     assert find_jobs(connect(), "a-run") == [] and step.folder.attempts() == []
     assert [found.name for found in find_jobs(connect(), "a-run", purpose=None)] == ["a-run-e1"]
+    assert "measuring the tuned model" in shardline("logs", "a-run", "--evaluation")
+    with pytest.raises(UserError, match="'other' has no job of its evaluation"):
+        shardline("logs", "other", "--evaluation")
     record = json.loads((step.folder.evaluation / "attempts/1/attempt.json").read_text())
     assert (record["outcome"], record["namespace"], record["pipeline_job"]) == ("succeeded", "demo", "a-pipeline")
 
@@ -61,13 +86,7 @@ def test_two_pods_measure_sharded_models(cluster, trained_run, metrics, tmp_path
 def test_an_evaluation_that_fails_is_told_as_one_and_tried_as_often_as_allowed(
     cluster, trained_run, metrics, tmp_path
 ):
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    (bin_folder / "python").write_text("#!/bin/bash\nexit 3\n")
-    (bin_folder / "python").chmod(0o755)
-    step = trained_run(
-        resilience={"max_attempts": 2}, cluster={**CLUSTER, "env": {"PATH": f"{bin_folder}:/usr/bin:/bin"}}
-    )
+    step = trained_run(resilience={"max_attempts": 2}, cluster=pods_run(tmp_path, "exit 3"))
     with pytest.raises(StepFailed, match=r"evaluation failed: a-run-e2-worker-0 .*max_attempts is 2"):
         evaluate(step, metrics, tmp_path)
     assert sorted(job["metadata"]["name"] for job in cluster.jobs()) == ["a-run-e1", "a-run-e2"]
@@ -80,19 +99,21 @@ def test_an_evaluation_that_fails_is_told_as_one_and_tried_as_often_as_allowed(
     assert not (step.folder.evaluation / "verdict.json").exists()
 
 
-def test_a_job_that_its_launcher_left_behind_is_stopped_and_no_training_is(cluster, trained_run):
-    from components.jobs.attempts import write_record
-    from components.jobs.describe import describe_job
-    from components.jobs.launchers.cluster import ClusterLauncher
-
-    step = trained_run(cluster={**CLUSTER, "env": {"PATH": "/nowhere"}})
+def test_a_job_that_its_launcher_left_behind_is_stopped_and_no_training_is(cluster, trained_run, tmp_path):
+    until_stopped = "trap 'exit 143' TERM; sleep 60 & wait $!"
+    step = trained_run(cluster=pods_run(tmp_path, until_stopped))
     for folder in (step.folder, step.folder.seen_from("evaluation")):
         job = describe_job(folder.config(), folder, 1)
         write_record(folder, {"number": 1, "launcher": "pytorchjob", "name": job.name, "namespace": "demo"})
         ClusterLauncher(connect(), "pytorchjob").submit(job)
+    cluster.wait(lambda: all(pod["status"]["phase"] == "Running" for pod in cluster.pods()) and cluster.pods())
     assert len(cluster.jobs()) == 2
     assert stop_abandoned(step.folder.seen_from("evaluation")) == 1
     assert [job["metadata"]["name"] for job in cluster.jobs()] == ["a-run-1"]
+    # By hand, both are stopped.
+    ClusterLauncher(connect(), "pytorchjob").submit(describe_job(folder.config(), folder, 2))
+    assert "stopping PyTorchJob a-run-e2" in shardline("stop", "a-run", "--yes")
+    assert cluster.jobs() == []
 
 
 @pytest.mark.parametrize(

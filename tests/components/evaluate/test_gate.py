@@ -48,7 +48,7 @@ def test_better_than_base(tuned, least, passed, reason):
             0.3,
             0.0,
             False,
-            "The improvement is -0.1 to 0.5 nats per token with 95 % confidence, not all of it above",
+            "The improvement is −0.1 to 0.5 nats per token with 95 % confidence, not all of it above",
         ),
         (0.1, 0.15, False, "not all of it above 0.15: it may be chance"),
     ],

@@ -37,6 +37,23 @@ def problem(call):
     return str(caught.value)
 
 
+def test_what_was_set_on_one_task_serves_the_next_that_says_nothing(folder):
+    env = [{"name": "TOKEN", "value": "not to be kept"}]
+    volumes = [{"name": "store", "persistentVolumeClaim": {"claimName": "claim"}}]
+    first = TaskSettings(resources={"limits": {GPU: "8"}}, volumes=volumes, node_selector={"a": "b"}, env=env)
+    assert TaskSettings().or_saved(folder) == TaskSettings()
+    folder.path.mkdir(parents=True)
+    first.save(folder)
+    assert "TOKEN" not in (folder.path / "task.json").read_text()
+    second = TaskSettings(node_selector={"c": "d"}, env=[{"name": "OWN", "value": "1"}]).or_saved(folder)
+    assert second == TaskSettings(
+        resources={"limits": {GPU: "8"}},
+        volumes=volumes,
+        node_selector={"c": "d"},
+        env=[{"name": "OWN", "value": "1"}],
+    )
+
+
 # Job names
 
 RUNS = st.from_regex(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?", fullmatch=True)
@@ -51,6 +68,13 @@ def test_a_jobs_name_and_all_that_is_made_of_it_are_dns_labels(run, attempt, nod
     for made in (name, f"{name}-worker-{nodes - 1}", f"{name}-node-0-{nodes - 1}-abcde"):
         assert re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", made)
         assert len(made) <= 63
+
+
+@given(run=RUNS, attempt=ATTEMPTS, nodes=NODES)
+def test_no_evaluation_has_the_name_of_a_training(run, attempt, nodes):
+    name = job_name(run, attempt, nodes, "evaluation")
+    assert name.endswith(f"-e{attempt}") and len(f"{name}-node-0-{nodes - 1}-abcde") <= 63
+    assert name != job_name(name, attempt, nodes) and name != job_name(run, attempt, nodes)
 
 
 @given(run=RUNS, nodes=NODES, attempts=st.sets(ATTEMPTS, min_size=2, max_size=5))

@@ -85,7 +85,7 @@ def test_an_adapter_with_its_base_at_hand(
     from peft import LoraConfig, PeftModel, get_peft_model
     from transformers import AutoModelForCausalLM
 
-    from training.model_source import TOKENIZER_FILES
+    from training.model_files import TOKENIZER_FILES
     from training.store import seal
 
     folder = ready_run()

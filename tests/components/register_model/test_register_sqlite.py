@@ -59,7 +59,18 @@ def test_everything_about_one_run(
     assert {"train/grad_norm", "train/learning_rate", "train/memory_gib", "train/seconds"} <= set(run.data.metrics)
     assert run.data.metrics["base_loss"] == 2.5
     assert run.data.metrics["tuned_loss"] == 2.0
-    assert run.data.metrics["improvement"] == 0.5
+    measured = {
+        "improvement": 0.5,
+        "interval/improvement_low": 0.4375,
+        "interval/tuned_loss_low": 1.875,
+        "interval/tuned_loss_high": 2.125,
+        "source/org/data/tuned_loss": 2.0,
+        "score/rougeL/tuned": 0.5,
+        "interval/score/rougeL/base_high": 0.5625,
+        "score/arc_easy/acc/tuned": 0.25,
+    }
+    assert {name: run.data.metrics[name] for name in measured} == measured
+    assert "interval/score/arc_easy/acc/tuned_low" not in run.data.metrics
     assert run.data.metrics["tuned_perplexity"] == pytest.approx(7.389, rel=1e-3)
     files = {file.path for file in client.list_artifacts(run.info.run_id)}
     assert files == {"config.yaml", "report.html", "statistics.html", "evaluation"}
@@ -94,7 +105,11 @@ def test_everything_about_one_run(
         "reasons": list(made.reasons),
         "mlflow_run_id": made.mlflow_run_id,
     }
-    assert "| loss (nats per token) | 2.5 | 2 | -0.5 |" in made.summary
+    assert "| held-out, 1,234 tokens | base | tuned | tuned − base |" in made.summary
+    row = "| loss (nats per token) | 2.5 (2.375 to 2.625) | 2 (1.875 to 2.125) | -0.5 (-0.5625 to -0.4375) |"
+    assert row in made.summary
+    assert row in version.description
+    assert "| rougeL | 0.5 (0.4375 to 0.5625) | 0.5 (0.4375 to 0.5625) | +0 |" in made.summary
     assert detail(folder) == "shardline-model version 1, champion"
     # People see our lines and nothing of MLflow's.
     assert output.err == ""
@@ -126,7 +141,7 @@ def test_the_alias_stays_when_the_gate_did_not_pass(ready_run: ReadyRun) -> None
     assert client.get_model_version("shardline-model", "2").tags["shardline.gate"] == "failed"
     assert detail(folder) == "shardline-model version 2, champion stays with version 1"
     assert "The held-out loss rose." in worse.summary
-    assert "| loss (nats per token) | 2.5 | 2.1 | 2 | -0.5 |" in worse.summary
+    assert "| held-out, 1,234 tokens | base | champion | tuned | tuned − base |" in worse.summary
 
     better = register(ready_run("third", champion="1"))
     assert better.alias_moved

@@ -119,12 +119,11 @@ FORGETS = (
     "{% for m in messages %}<|{{ m.role }}|> {{ m.content if loop.last or m.role == 'user' else 'x' }} <|end|>"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-# As Mistral's later ones do with the system message.
+# As Mistral's later ones: the system message stands in the last question, and only if that is to be answered.
 MOVES = (
     "{% set first = messages[0].role == 'system' %}{% for m in messages %}{% if m.role == 'user' %}<|user|>"
-    "{% if first and loop.index0 >= messages | length - 2 %} {{ messages[0].content }}{% endif %} {{ m.content }}"
-    "{% elif m.role == 'assistant' %}<|assistant|> {{ m.content }} <|end|>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    "{% if first and loop.last %} {{ messages[0].content }}{% endif %} {{ m.content }} <|assistant|>"
+    "{% elif m.role == 'assistant' %} {{ m.content | trim }} <|end|>{% endif %}{% endfor %}"
 )
 
 
@@ -143,13 +142,20 @@ def test_a_template_that_rewrites_earlier_turns_makes_a_document_of_each_answer(
 
 def test_a_template_that_moves_the_system_message_makes_a_document_of_each_answer():
     tokenizer = tiny_tokenizer(MOVES)
-    (encoded,) = encode([chat("a", "b", "c", "d", system="s")], tokenizer)
+    (encoded,) = encode([chat("a", " b", "c", "d", system="s")], tokenizer)
     assert [tokenizer.decode(document.input_ids) for document in encoded.documents] == [
         "<|user|> s a <|assistant|> b <|end|>",
         "<|user|> a <|assistant|> b <|end|> <|user|> s c <|assistant|> d <|end|>",
     ]
+    assert [targets(document, tokenizer) for document in encoded.documents] == [["b <|end|>"], ["d <|end|>"]]
     (encoded,) = encode([chat("a", "b", "c", "d")], tokenizer)
     assert encoded.num_texts == 1
+
+
+def test_a_template_that_writes_the_date_gives_the_same_tokens_every_day():
+    dated = "{{ strftime_now('%d %b %Y') }} "
+    tokenizer = tiny_tokenizer(dated + CHAT_TEMPLATE)
+    assert encode([chat("a", "b")], tokenizer)[0].prompt["prompt"].startswith("26 Jul 2024 <|user|>")
 
 
 def test_answers_that_a_text_keeps_share_it():

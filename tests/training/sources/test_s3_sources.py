@@ -7,7 +7,6 @@ import datasets
 import pytest
 
 from tests.servers.proxy import cut_proxy
-from tests.servers.s3 import s3_server  # noqa: F401  # a fixture
 from tests.training.sources.files import COMPRESS, read, source_of, values
 from tests.training.sources.test_places import CONTENTS
 from tests.training.sources.test_places import ROWS as TEXTS
@@ -34,7 +33,7 @@ class Bucket:
 
 
 @pytest.fixture
-def bucket(s3_server, monkeypatch):  # noqa: F811
+def bucket(s3_server, monkeypatch):
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return Bucket(s3_server)

@@ -1,0 +1,155 @@
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+from components.tokenize_dataset import words
+from components.tokenize_dataset.words import Words
+from tests import assets
+
+TEXTS = [path.read_text(encoding="utf-8") for path in sorted(Path(words.__file__).parent.glob("*.*"))]
+
+PIECES = st.sampled_from(
+    [
+        "a",
+        "word",
+        "It's",
+        "WE'LL",
+        "'ſ",
+        "é",
+        "Łódź",
+        "“quoted”",
+        "—",
+        "…",
+        "½",
+        "²",
+        "日本",
+        "🙂",
+        "́",
+        "3",
+        "2026",
+        " ",
+        "  ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\n\n ",
+        "\x0b",
+        "\x1c",
+        "\x85",
+        "\xa0",
+        "\u2009",
+        "\u2028",
+        "\x00",
+        "_",
+        ".",
+        "()",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<think>",
+        "<|endoftext|>",
+    ]
+)
+
+
+@functools.cache
+def pair(name):
+    """A real tokenizer, bare, and its words."""
+    backend = Tokenizer.from_str(assets.tokenizer(name).backend_tokenizer.to_str())
+    return backend, Words(backend)
+
+
+def assert_the_same(backend, known, texts):
+    wanted = backend.encode_batch_fast(texts, add_special_tokens=False)
+    num_found = 0
+    for text, encoding in zip(texts, wanted, strict=True):
+        found = known.ids(text)
+        if found is not None:
+            assert found.dtype == np.int32
+            assert found.tolist() == encoding.ids
+            num_found += 1
+    return num_found
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gpt2", "qwen3"])
+def test_real_texts_have_the_tokens_of_the_tokenizer(name):
+    backend, known = pair(name)
+    assert known.understood
+    assert assert_the_same(backend, known, TEXTS) > len(TEXTS) / 2
+    # And again, with all words known.
+    assert assert_the_same(backend, known, TEXTS) > len(TEXTS) / 2
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from(["smollm2", "gpt2", "qwen3"]), st.lists(PIECES | st.text(max_size=3), max_size=12))
+def test_any_text_has_the_tokens_of_the_tokenizer(name, pieces):
+    assert_the_same(*pair(name), ["".join(pieces)])
+
+
+def test_every_pair_of_characters_of_the_alphabet():
+    alphabet = [chr(code) for code in (*range(0x80), *words._BEYOND_ASCII)]
+    for name in ("smollm2", "qwen3"):
+        backend, known = pair(name)
+        texts = [f"{one}{other} {one}'{other}\n{one}  {other}" for one in alphabet[::7] for other in alphabet[::5]]
+        assert assert_the_same(backend, known, texts) == len(texts)
+
+
+def test_what_is_beyond_the_alphabet_is_asked_of_the_tokenizer():
+    _, known = pair("qwen3")
+    assert known.ids("plain, “quoted” and naïve") is not None
+    for text in ("日本", "e\u0301", "a\xa0b", "ſ", "\u2028", "🙂", "\ud800"):
+        assert known.ids(text) is None
+
+
+def test_a_sentencepiece_tokenizer_is_not_understood():
+    _backend, known = pair("mistral")
+    assert not known.understood
+    assert known.ids("a text") is None
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [pre_tokenizers.ByteLevel(add_prefix_space=True)],
+        [pre_tokenizers.Whitespace(), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+        [pre_tokenizers.Split("a", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)],
+        [pre_tokenizers.WhitespaceSplit()],
+    ],
+)
+def test_other_steps_are_not_understood(steps):
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    assert not Words(backend).understood
+
+
+def test_another_normalizer_or_model_is_not_understood():
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert Words(backend).understood
+    backend.normalizer = normalizers.Lowercase()
+    assert not Words(backend).understood
+    assert not Words(Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))).understood
+
+
+def test_digits_apart_as_some_tokenizers_have_them():
+    backend = Tokenizer.from_str(pair("gpt2")[0].to_str())
+    for individual in (True, False):
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=individual), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
+        known = Words(backend)
+        assert known.understood
+        texts = [*TEXTS, "a  12 b 3", " 4", "  5  ", "6'7", "½8", "9\n\n10"]
+        assert assert_the_same(backend, known, texts) > len(texts) / 2
+
+
+def test_few_words_are_remembered(monkeypatch):
+    monkeypatch.setattr(words, "_MOST_WORDS", 10)
+    backend, _ = pair("gpt2")
+    known = Words(backend)
+    assert_the_same(backend, known, TEXTS[:3])
+    assert 0 < len(known._known) <= 10
