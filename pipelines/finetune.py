@@ -30,7 +30,7 @@ _TRACKING = (
 )
 
 _RESTARTS = 3
-"""How often Kubeflow starts a step that follows a job again when its pod is lost. It finds the job that it made."""
+"""How often Kubeflow starts a step that follows a job again when its pod is lost. The job goes on and is found."""
 
 
 # Above the graph, because the decorator traces the graph as soon as it is defined.

@@ -1,13 +1,17 @@
 """The reference page of all settings, generated from `RunConfig`."""
 
 import json
-from typing import Annotated, Any, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from training.config import RunConfig
+from training.config.section import Section
+
+_SECTION = "section"
 
 
 def reference_page() -> str:
@@ -22,12 +26,34 @@ def reference_page() -> str:
         "An unknown key is an error that names the nearest valid one.",
     ]
     for name, field in RunConfig.model_fields.items():
-        section = field.annotation
-        assert isinstance(section, type) and issubclass(section, BaseModel)
-        parts += ["", f"## {name}", "", (section.__doc__ or "").strip(), ""]
-        parts += ["| field | type | default | meaning |", "|---|---|---|---|"]
-        parts += [_row(key, info) for key, info in section.model_fields.items()]
+        parts += _section(name, field, heading="##")
     return "\n".join(parts) + "\n"
+
+
+def _section(path: str, field: FieldInfo, heading: str) -> list[str]:
+    """A section's table, and below it those of the sections within it."""
+    section = _section_in(field.annotation)
+    assert section is not None
+    lines = ["", f"{heading} {path}", "", (section.__doc__ or "").strip(), ""]
+    lines += ["| field | type | default | meaning |", "|---|---|---|---|"]
+    lines += [_row(key, info) for key, info in section.model_fields.items()]
+    below: dict[type[BaseModel], list[str]] = {}
+    for key, info in section.model_fields.items():
+        if (inner := _section_in(info.annotation)) is not None:
+            below.setdefault(inner, []).append(key)
+    for keys in below.values():
+        # Fields that take the same share a table.
+        names = " and ".join(f"{path}.{key}" for key in keys)
+        lines += _section(names, section.model_fields[keys[0]], heading="###")
+    return lines
+
+
+def _section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, also within a list or beside other kinds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        # Kubernetes' own descriptions are not ours to explain.
+        return annotation if issubclass(annotation, Section) else None
+    return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
 
 
 def _row(key: str, field: FieldInfo) -> str:
@@ -39,21 +65,13 @@ def _row(key: str, field: FieldInfo) -> str:
 def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
         return "required"
+    if isinstance(field.default, BaseModel):
+        return "see below"
     # As YAML writes it: null and false, not None and False.
     return f"`{field.default if isinstance(field.default, str) else json.dumps(field.default)}`"
 
 
 def _type(field: FieldInfo) -> str:
-    annotation = field.annotation
-    options = [option for option in get_args(annotation) if option is not type(None)]
-    if options and all(isinstance(option, str) for option in options):
-        return ", ".join(f"`{option}`" for option in options)
-    if get_origin(annotation) is tuple:
-        return f"list of {_name(options[0])}"
-    if get_origin(annotation) is dict:
-        return f"map of {_name(options[0])} to {_name(options[1])}"
-    names = [_name(option) for option in options] or [_name(annotation)]
-    text = " or ".join(names) + (" or null" if type(None) in get_args(annotation) else "")
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     bounds = [
         f"{sign} {getattr(limit, attribute)}"
@@ -61,11 +79,25 @@ def _type(field: FieldInfo) -> str:
         for attribute, sign in signs.items()
         if hasattr(limit, attribute)
     ]
-    return ", ".join([text, *bounds])
+    return ", ".join([_name(field.annotation), *bounds])
 
 
 def _name(kind: Any) -> str:
     """Of a type, without what is demanded of it beyond."""
-    if get_origin(kind) is Annotated:
-        return _name(get_args(kind)[0])
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _name(inner[0])
+    if origin is Literal:
+        return ", ".join(f"`{option}`" for option in inner)
+    if origin in (Union, UnionType):
+        return " or ".join(_name(option) for option in inner)
+    if origin is tuple:
+        name = _name(inner[0])
+        return f"list of {name}{'s' * (name == _SECTION)}"
+    if origin is dict:
+        return f"map of {_name(inner[0])} to {_name(inner[1])}"
+    if kind is NoneType:
+        return "null"
+    if isinstance(kind, type) and issubclass(kind, Section):
+        return _SECTION
     return str(getattr(kind, "__name__", kind))

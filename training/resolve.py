@@ -251,7 +251,6 @@ def _check_key(parents: Sequence[str], field: str) -> None:
             example = "{name: value}" if _is_map(parents[: depth + 1]) else "VALUE"
             raise UserError(f"'{key}' is within {whole}, which is set as a whole: {whole}={example}")
     if field not in (fields := _field_names(".".join(parents))):
-        parent = ".".join(parents)
         fields = fields or _field_names(parents[0])
         raise UserError(f"'{key}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})")
 

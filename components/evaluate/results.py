@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -137,6 +138,31 @@ def save_result(result: ModelResult, file: Path) -> None:
     text = json.dumps(content, indent=1, ensure_ascii=False)
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomically(file, text)
+
+
+def load_result(file: Path) -> ModelResult:
+    """Read a result that `save_result` wrote, as in a notebook."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["perplexity"]
+    return ModelResult(
+        **content
+        | {
+            "changes": _estimates(content["changes"]),
+            "sources": tuple(
+                SourceResult(
+                    **source | {"loss": Estimate(**source["loss"]), "changes": _estimates(source["changes"])}
+                )
+                for source in content["sources"]
+            ),
+            "scores": _estimates(content["scores"]),
+            "score_changes": {name: _estimates(changes) for name, changes in content["score_changes"].items()},
+            "generations": tuple(Generation(**generation) for generation in content["generations"]),
+        }
+    )
+
+
+def _estimates(content: dict[Any, dict[str, Any]]) -> dict[Any, Estimate]:
+    return {name: Estimate(**estimate) for name, estimate in content.items()}
 
 
 def _change(documents: Documents, other: Documents) -> Estimate:

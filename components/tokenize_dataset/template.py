@@ -128,9 +128,10 @@ class ChatTemplate:
         return texts[::-1]
 
     def _plain_answer(self, text: str, message: Message) -> str | None:
-        """The answer at the end of a text, if it stands between the template's marks and is nothing but its content.
+        """The answer at the end of a text, if it is nothing but its content between the template's marks.
 
-        Of templates that put the system message into the last question, if that is the last message.
+        It tells where the answer begins even if the template renders what comes before in another way once there is
+        an answer, as some do that put the system message into the last question.
         """
         before, opening, end, _ = self.marks
         for content in (message["content"], message["content"].strip()):

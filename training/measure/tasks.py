@@ -88,7 +88,12 @@ def score_tasks(
     with _quiet():
         needs_all = not all(map(_is_file, config.tasks))
         loaded = TaskManager(include_defaults=needs_all).load(list(config.tasks))
-        for task in loaded["tasks"].values():
+        for name, task in loaded["tasks"].items():
+            if getattr(task, "UNSAFE_CODE", False):
+                raise UserError(
+                    f"evaluation.tasks has {name}, which runs code that the model writes: take it out, and "
+                    "measure it where nothing can be harmed"
+                )
             _set_fewshot(task, config.num_fewshot)
         found = evaluate(
             lm=_language_model(model, tokenizer, on_pass, is_sharded=is_sharded),

@@ -176,6 +176,26 @@ def test_just_the_answers_and_their_ends_are_supervised(real_tokenizer, name, ro
     assert last.input_ids[: first_of_last + 1].tolist() == asked
 
 
+@pytest.mark.parametrize(
+    ("name", "row", "expected"),
+    [
+        ("smollm2", {"text": "Once upon"}, "Once [Ġupon] [<|im_end|>]"),
+        ("gpt2", {"text": "Once upon"}, "Once [Ġupon] [<|endoftext|>]"),
+        ("qwen3", {"text": "Once upon"}, "Once [Ġupon] [<|im_end|>]"),
+        # The model expects a token before every text, and has a space before a text of its own.
+        ("mistral", {"text": "Once upon"}, "<s> [▁Once] [▁upon] [</s>]"),
+        ("smollm2", {"prompt": "2+2=", "completion": "4"}, "2 + 2 = [4] [<|im_end|>]"),
+        ("gpt2", {"prompt": "2+2=", "completion": "4"}, "2 + 2 = [4] [<|endoftext|>]"),
+        ("qwen3", {"prompt": "Is it", "completion": " so?"}, "Is Ġit [Ġso] [?] [<|im_end|>]"),
+        ("mistral", {"prompt": "2+2=", "completion": "4"}, "<s> ▁ 2 + 2 = [4] [</s>]"),
+        ("mistral", {"prompt": "Is it", "completion": " so?"}, "<s> ▁Is ▁it [▁so] [?] [</s>]"),
+    ],
+)
+def test_texts_without_a_template(real_tokenizer, name, row, expected):
+    document, _ = encode_one(row, real_tokenizer(name))
+    assert marked(document, real_tokenizer(name)) == expected
+
+
 def test_tools_are_given_to_the_template(real_tokenizer):
     document, _ = encode_one(
         {"messages": [user("1+1?"), assistant("Two.")], "tools": TOOLS}, real_tokenizer("qwen3")
