@@ -62,7 +62,7 @@ def _batch(tokenizer: Any, kind: Kind, rows: Path, scratch: Path) -> Callable[[]
 
 
 def _map(tokenizer: Any, kind: Kind, rows: Path, scratch: Path) -> Callable[[], int]:
-    """`datasets.map` row by row and then TRL's packing, as its trainer prepares a data set; loading is not counted."""
+    """`datasets.map` row by row, then TRL's packing, as its trainer prepares data; loading is not counted."""
     import datasets
     from trl.data_utils import pack_dataset
 

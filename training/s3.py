@@ -20,6 +20,9 @@ SCHEME = "s3://"
 _READ_AHEAD = 2**23
 """Bytes of one request. More in memory gains nothing, as what comes is parsed slower than it is fetched."""
 
+_SCATTERED = {"block_size": 2**21, "cache_type": "blockcache", "cache_options": {"maxblocks": 64}}
+"""For reading at many places in turn, each of which goes on: as many blocks are kept as there may be places."""
+
 
 @dataclass(frozen=True)
 class S3Object:
@@ -40,18 +43,20 @@ class S3Object:
         """Where it is, for people."""
         return SCHEME + self.path
 
-    def open(self, offset: int = 0) -> BufferedReader:
+    def open(self, offset: int = 0, is_scattered: bool = False) -> BufferedReader:
         """Open it for reading, over a connection that is mended when it breaks.
 
         Args:
             offset: Byte to begin at.
+            is_scattered: Whether it is read at many places in turn, as the columns of a table are.
 
         Raises:
             UserError: It cannot be read, or has changed since it was listed. Reading raises what `s3_errors`
                 translates.
         """
         with s3_errors(self.address):
-            file = filesystem().open(self.path, "rb", block_size=_READ_AHEAD)
+            options = _SCATTERED if is_scattered else {"block_size": _READ_AHEAD}
+            file = filesystem().open(self.path, "rb", **options)
             if _etag(file.details) != self.etag:
                 raise changed(self.address)
             file.seek(offset)
@@ -67,10 +72,13 @@ def filesystem() -> Any:
 def _filesystem(environment: tuple[tuple[str, str], ...]) -> Any:
     import s3fs
 
+    # botocore itself reads but the first.
+    region = os.environ.get("AWS_DEFAULT_REGION") or os.environ.get("AWS_REGION")
     # botocore tries again when no connection is made, and s3fs when one breaks.
     return s3fs.S3FileSystem(
         skip_instance_cache=True,
         use_listings_cache=False,
+        client_kwargs={"region_name": region} if region else {},
         config_kwargs={"retries": {"total_max_attempts": 3}},
     )
 

@@ -1,8 +1,10 @@
 """Markdown for people: the model card of a version, and the summary of the step."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from components.register_model.example import Example
 from components.register_model.lineage import Lineage, Source
 from components.register_model.results import Measure, Results
 from training.config import RunConfig
@@ -10,7 +12,13 @@ from training.events import TrainStep
 
 
 def model_card(
-    run: str, results: Results, lineage: Lineage, dataset: Mapping[str, Any], steps: Sequence[TrainStep]
+    run: str,
+    results: Results,
+    lineage: Lineage,
+    dataset: Mapping[str, Any],
+    steps: Sequence[TrainStep],
+    example: Example,
+    version: str = "VERSION",
 ) -> str:
     """Describe a version: base model, data, recipe, measurements, licence, how to load it.
 
@@ -20,9 +28,12 @@ def model_card(
         lineage: Where it comes from.
         dataset: What the data set's manifest records.
         steps: The steps that it was trained for.
+        example: What it can be asked.
+        version: Its number, once that is known.
     """
     config = results.config
     training, parallel = config.training, config.parallel
+    length = config.data.sequence_length
     samples = "samples" if config.data.packing == "none" else "packed samples"
     made = "trained from new weights" if config.model.init == "random" else "fine-tuned"
     licence = f"licence {lineage.model.license}" if lineage.model.license else "its licence is not recorded"
@@ -30,7 +41,7 @@ def model_card(
         f"`{config.model.name}` {made} on `{config.data.train_name}` by Shardline, in the run `{run}`.",
         "",
         f"- **Base model**: {_source(lineage.model)}, {licence}",
-        f"- **Data**: {_source(lineage.dataset)}, {samples} of at most {config.data.sequence_length} tokens",
+        f"- **Data**: {_data(lineage.dataset, dataset)}, {samples} of at most {length} tokens",
         *_sources(dataset),
         f"- **Training**: {_steps(steps)}{_adapters(config)}AdamW, peak learning rate {training.learning_rate:g} "
         f"({training.schedule}), global batch of {training.global_batch_size} {samples}, precision "
@@ -39,7 +50,17 @@ def model_card(
     if lineage.commit is not None:
         changed = " with local changes" if lineage.commit.dirty else ""
         lines.append(f"- **Code**: commit {lineage.commit.sha}{changed}")
-    return "\n".join([*lines, "", *measurements(results), "", *_how_to_load(results, lineage.model)])
+    return "\n".join(
+        [
+            *lines,
+            "",
+            *measurements(results),
+            "",
+            "To load it:",
+            "",
+            *_how_to_load(results, lineage.model, example, version),
+        ]
+    )
 
 
 def card_facts(results: Results, lineage: Lineage) -> dict[str, Any]:
@@ -64,20 +85,18 @@ def measurements(results: Results) -> list[str]:
         f"| held-out, {tokens} | {' | '.join(names)} | tuned − base |",
         f"|---|{'---:|' * (len(names) + 1)}",
     ]
-    improvement = results.improvement
-    change = Measure(-improvement.value, _negative(improvement.high), _negative(improvement.low))
+    changes = results.tuned.changes
     rows: list[tuple[str, dict[str, Measure], Measure | None]] = [
-        ("loss (nats per token)", {name: model.loss for name, model in models.items()}, change),
+        ("loss (nats per token)", {name: model.loss for name, model in models.items()}, changes.get("loss")),
         ("perplexity", {name: Measure(model.perplexity) for name, model in models.items()}, None),
     ]
     if len(results.tuned.sources) > 1:
         for source in results.tuned.sources:
             losses = {name: model.sources[source] for name, model in models.items() if source in model.sources}
-            rows.append((f"loss on {source}", losses, None))
+            rows.append((f"loss on {source}", losses, changes.get(source)))
     for score in results.tuned.scores:
-        rows.append(
-            (score, {n: model.scores[score] for n, model in models.items() if score in model.scores}, None)
-        )
+        values = {name: model.scores[score] for name, model in models.items() if score in model.scores}
+        rows.append((score, values, changes.get(score)))
     for title, values, difference in rows:
         cells = [_cell(values.get(name)) for name in names]
         if difference is None and "base" in values:
@@ -111,18 +130,24 @@ def step_summary(headline: str, reasons: Sequence[str], results: Results, tracki
 def _cell(measure: Measure | None, sign: str = "") -> str:
     if measure is None:
         return ""
+    value = _figure(measure.value, sign)
     if measure.low is None or measure.high is None:
-        return f"{measure.value:{sign}.4g}"
-    return f"{measure.value:{sign}.4g} ({measure.low:{sign}.4g} to {measure.high:{sign}.4g})"
+        return value
+    return f"{value} ({_figure(measure.low, sign)} to {_figure(measure.high, sign)})"
 
 
-def _negative(value: float | None) -> float | None:
-    return None if value is None else -value
+def _figure(value: float, sign: str) -> str:
+    return f"{value:{sign},.0f}" if 1000 <= abs(value) < 1e7 else f"{value:{sign}.4g}"
 
 
 def _source(source: Source) -> str:
     revision = f" at revision `{source.revision}`" if source.revision else ""
     return f"`{source.name}`{revision} (fingerprint `{source.fingerprint}`)"
+
+
+def _data(source: Source, dataset: Mapping[str, Any]) -> str:
+    """The data set; where its sources are listed, the revisions stand there."""
+    return _source(replace(source, revision=None) if dataset.get("train_sources") else source)
 
 
 def _sources(dataset: Mapping[str, Any]) -> list[str]:
@@ -143,16 +168,16 @@ def _adapters(config: RunConfig) -> str:
     return f"LoRA adapters of rank {config.lora.rank} and alpha {config.lora.alpha:g}, "
 
 
-def _how_to_load(results: Results, base: Source) -> list[str]:
+def _how_to_load(results: Results, base: Source, example: Example, version: str) -> list[str]:
     """Lines that say how the version is used."""
-    name = results.config.registry.model_name
-    uri = f"models:/{name}@{results.config.registry.alias}"
+    uri = f"models:/{results.config.registry.model_name}/{version}"
     lines = [
         "```python",
         "import mlflow",
         "",
         f"pipeline = mlflow.transformers.load_model({uri!r})",
-        f"model = mlflow.pyfunc.load_model({uri!r})  # answers as a chat or completions endpoint does",
+        f"model = mlflow.pyfunc.load_model({uri!r})",
+        f"answers = model.predict({dict(example.content)!r})",
         "```",
     ]
     if not results.is_adapter:

@@ -9,9 +9,10 @@ from components.image import STEPS_IMAGE
 def register_model(
     store: str, run: str, registered: dsl.Output[dsl.Model], summary: dsl.Output[dsl.Markdown]
 ) -> None:
-    """Log the run to MLflow, register the tuned model as a version, and move the alias if the gate passes.
+    """Log the run to MLflow, register the tuned model as a version, and carry out the gate's decision.
 
-    A re-run of the step finds the MLflow run and the version that it made before.
+    A re-run of the step finds the MLflow run and the version that it made before. The alias stays if it moved
+    meanwhile to a version that the tuned model was not compared with.
 
     Args:
         store: Root folder of the store.

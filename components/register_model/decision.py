@@ -29,6 +29,11 @@ class Decision:
     reasons: tuple[str, ...]
     champion_version: str | None = None
 
+    @property
+    def word(self) -> str:
+        """The decision as tags hold it."""
+        return "passed" if self.passed else "failed"
+
 
 def read_decision(folder: RunFolder) -> Decision:
     """Read what the evaluate step wrote.
@@ -87,7 +92,7 @@ def carry_out(
         # Last: a decision that is recorded has been carried out.
         client.set_model_version_tag(name, number, _REASONS, "\n".join(decision.reasons))
         client.set_model_version_tag(name, number, _JUDGED, judged)
-        client.set_model_version_tag(name, number, _GATE, "passed" if decision.passed else "failed")
+        client.set_model_version_tag(name, number, _GATE, decision.word)
     return decision
 
 

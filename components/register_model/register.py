@@ -1,12 +1,14 @@
 """Log a run to MLflow, make its model a version, and carry out the gate's decision about the alias."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from components.register_model.card import card_facts, model_card, step_summary
 from components.register_model.decision import Decision, carry_out, recorded_decision
-from components.register_model.example import find_example
+from components.register_model.example import Example, find_example
 from components.register_model.lineage import Lineage, trace
 from components.register_model.log_results import log_results
 from components.register_model.mlflow_model import Contents, write_mlflow_model
@@ -16,6 +18,7 @@ from components.step import Step
 from components.tracking.connection import Connection, connect
 from components.tracking.mirror import Mirror
 from components.tracking.registry import alias_holder, create_version, find_version, update_version
+from training.config import RegistryConfig
 from training.events import read_events
 from training.history import read_history
 from training.store import about, fingerprint, write_atomically
@@ -88,20 +91,23 @@ def register_run(step: Step) -> Registration:
     results = read_results(folder)
     settings = results.config.registry
     lineage = trace(results, folder.identity())
+    example = find_example(results.inputs.dataset, folder.model, results.config.data)
     steps = read_history(folder.events).steps
-    card = model_card(folder.run, results, lineage, about(results.inputs.dataset), steps)
+    describe = partial(model_card, folder.run, results, lineage, about(results.inputs.dataset), steps, example)
+    contents = _contents(step, results, lineage, describe(), example)
     events = read_events(folder.events)
     with connect(settings.tracking_uri, folder.root, step.note) as connection:
         client = connection.client
         mirror = Mirror(connection, folder, results.config, events[0].time if events else None)
         mirror.settings(results.config)
-        mirror.log.tags({**lineage.tags(), "mlflow.note.content": card})
+        mirror.log.tags(lineage.tags())
         mirror.write(events)
         mirror.attempts(events)
         log_results(mirror.log, folder, results)
-        version, decision = _version(step, connection, mirror.run, results, lineage, card)
+        version, decision = _version(step, connection, mirror.run, results, lineage, contents, describe)
         holder = alias_holder(client, settings.model_name, settings.alias)
-        mirror.log.tags({"shardline.gate": "passed" if decision.passed else "failed"})
+        told = {"mlflow.note.content": describe(str(version.version)), "shardline.gate": decision.word}
+        mirror.log.tags(told)
         mirror.log.end("FINISHED")
     headline = _headline(version, settings.alias, holder)
     run_id = mirror.run.info.run_id
@@ -122,7 +128,13 @@ def register_run(step: Step) -> Registration:
 
 
 def _version(
-    step: Step, connection: Connection, run: Any, results: Results, lineage: Lineage, card: str
+    step: Step,
+    connection: Connection,
+    run: Any,
+    results: Results,
+    lineage: Lineage,
+    contents: Contents,
+    describe: Callable[[str], str],
 ) -> tuple[Any, Decision]:
     """The run's version, made or brought up to date, and the gate's decision on it, carried out."""
     client, settings = connection.client, results.config.registry
@@ -142,35 +154,35 @@ def _version(
     )
     tags = {**lineage.tags(), **measured, "shardline.run": step.folder.run}
     version = find_version(client, settings.model_name, run.info.run_id)
-    source = _source(step, connection, run, results, lineage, card, is_new=version is None)
+    source = _source(step, connection, run, settings, contents, is_new=version is None)
     if version is None:
-        version = create_version(client, settings.model_name, source, run.info.run_id, tags, card)
-    else:
-        recorded = recorded_decision(version, judged)
-        update_version(client, version, tags, card)
-        if recorded is not None:
-            return version, recorded
+        version = create_version(client, settings.model_name, source, run.info.run_id, tags)
+    update_version(client, version, tags, describe(str(version.version)))
+    if (recorded := recorded_decision(version, judged)) is not None:
+        return version, recorded
     compares = results.config.evaluation.champion
     return version, carry_out(client, version, settings.alias, decision, judged, compares=compares)
 
 
-def _source(
-    step: Step, connection: Connection, run: Any, results: Results, lineage: Lineage, card: str, *, is_new: bool
-) -> str:
-    """Write the MLmodel folder, have it where the version's model is to lie, and return its address."""
-    folder, config = step.folder, results.config
-    contents = Contents(
-        model=folder.model,
+def _contents(step: Step, results: Results, lineage: Lineage, card: str, example: Example) -> Contents:
+    return Contents(
+        model=step.folder.model,
         base=results.inputs.model,
         base_name=lineage.model.name,
-        example=find_example(results.inputs.dataset, folder.model, config.data),
-        max_new_tokens=config.evaluation.max_new_tokens,
+        example=example,
+        max_new_tokens=results.config.evaluation.max_new_tokens,
         card=card,
         card_facts=card_facts(results, lineage),
-        about={"shardline.run": folder.run, "shardline.run_id": lineage.run_id},
+        about={"shardline.run": step.folder.run, "shardline.run_id": lineage.run_id},
     )
-    own = folder.path / "registered"
-    if is_reference(connection, config.registry):
+
+
+def _source(
+    step: Step, connection: Connection, run: Any, settings: RegistryConfig, contents: Contents, *, is_new: bool
+) -> str:
+    """Write the MLmodel folder, have it where the version's model is to lie, and return its address."""
+    own = step.folder.path / "registered"
+    if is_reference(connection, settings):
         place = place_of_reference(connection, run, own)
         return write_mlflow_model(contents, place).as_uri()
     if is_new and run.info.artifact_uri.startswith(("/", "file:")):

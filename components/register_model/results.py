@@ -36,7 +36,8 @@ class Measurement:
 
     Attributes:
         loss: Held-out loss in nats per supervised token.
-        change: By how much it is higher than the base model's; of the tuned model alone.
+        changes: By how much they are higher than the base model's: `loss`, `loss on` a source, and scores by
+            their names; of the tuned model alone.
         perplexity: `exp` of the loss.
         num_supervised: Held-out tokens that it was taken over.
         sources: Held-out losses by data source.
@@ -45,7 +46,7 @@ class Measurement:
     """
 
     loss: Measure
-    change: Measure | None
+    changes: Mapping[str, Measure]
     perplexity: float
     num_supervised: int
     sources: Mapping[str, Measure]
@@ -78,7 +79,7 @@ class Results:
     @property
     def improvement(self) -> Measure:
         """By how much the held-out loss fell, in nats per supervised token."""
-        change = self.tuned.change
+        change = self.tuned.changes.get("loss")
         if change is None or change.low is None or change.high is None:
             return Measure(self.base.loss.value - self.tuned.loss.value)
         return Measure(-change.value, -change.high, -change.low, change.count)
@@ -133,13 +134,22 @@ def _measurement(folder: RunFolder, name: str) -> Measurement:
         loss=Measure(
             _number(content["loss"]), content["loss_low"], content["loss_high"], content["num_documents"]
         ),
-        change=_measure(content["changes"]["base"]) if "base" in content["changes"] else None,
+        changes=_changes(content),
         perplexity=_number(content["perplexity"]),
         num_supervised=int(content["num_supervised"]),
         sources={source["name"]: _measure(source["loss"]) for source in content["sources"]},
         scores={name: _measure(score) for name, score in content["scores"].items()},
         measured_at=file.stat().st_mtime,
     )
+
+
+def _changes(content: Mapping[str, Any]) -> dict[str, Measure]:
+    found = dict(content["score_changes"].get("base", {}))
+    sources = [source for source in content["sources"] if source["changes"]]
+    found |= {f"loss on {source['name']}": source["changes"]["base"] for source in sources}
+    if content["changes"]:
+        found["loss"] = content["changes"]["base"]
+    return {name: _measure(change) for name, change in found.items()}
 
 
 def _measure(content: Mapping[str, Any]) -> Measure:

@@ -10,7 +10,7 @@ from components.tokenize_dataset.documents_chat import ChatEncoder
 from components.tokenize_dataset.documents_raw import RawEncoder
 from components.tokenize_dataset.shapes import CONVERSATIONAL, Shape
 from components.tokenize_dataset.template_special import SpecialTokens
-from components.tokenize_dataset.text_tokens import TextTokenizer, TokenizedRow, Tokens
+from components.tokenize_dataset.text_tokens import TokenizedRow, Tokens, text_tokenizer
 from training.config import DataConfig
 from training.data import IGNORE
 from training.errors import UserError
@@ -66,7 +66,7 @@ class Encoder:
         self._data = data
         self._long_documents = long_documents(data.model_copy(update={"format": shape.format}))
         special = SpecialTokens(tokenizer)
-        texts = TextTokenizer(tokenizer, special)
+        texts = text_tokenizer(tokenizer)
         self._rows: ChatEncoder | RawEncoder
         if is_rendered(data, shape, tokenizer):
             self._rows = ChatEncoder(data, shape, tokenizer, special, texts)

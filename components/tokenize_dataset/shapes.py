@@ -125,10 +125,10 @@ def form_of(values: Mapping[str, Any], shape_format: ShapeFormat, columns: Mappi
     held = [values.get(columns[role]) if role in columns else None for role in _NEEDED[shape_format]]
     if shape_format == "chat":
         return _form_of_messages(held[0])
-    if all(isinstance(value, str) for value in held):
-        return {"prompt_completion": STRINGS, "instruction": INSTRUCTION, "text": TEXT}[shape_format]
     if shape_format == "prompt_completion" and all(_form_of_messages(value) == OPENAI for value in held):
         return CONVERSATIONAL
+    if all(isinstance(value, str) for value in held):
+        return {"prompt_completion": STRINGS, "instruction": INSTRUCTION, "text": TEXT}[shape_format]
     return None
 
 

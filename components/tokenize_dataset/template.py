@@ -1,19 +1,13 @@
 """Chat templates: the texts of a conversation, and which of their characters the assistant says."""
 
-import datetime
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from components.tokenize_dataset.messages import Conversation, Message, UnusableRow
+from components.tokenize_dataset.template_renderer import Renderer
 from components.tokenize_dataset.template_special import SpecialTokens
 from components.tokenize_dataset.template_structure import Structure, example, structure_of
 from training.errors import UserError
-
-_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
-
-_DATE = datetime.date(2024, 7, 26)
-"""What Llama's templates write where they know no clock."""
 
 Span = tuple[int, int]
 """First character and the one after the last."""
@@ -72,9 +66,8 @@ class ChatTemplate:
     """
 
     def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
-        self._tokenizer = tokenizer
+        self._renderer = Renderer(tokenizer)
         self._special = special
-        self._templates: dict[bool, str] = {}
         self._lost: dict[Structure, str | None] = {}
         self._located: dict[Structure, bool] = {}
         self.marks = Marks("", "", "", are_special=False)
@@ -102,8 +95,8 @@ class ChatTemplate:
         for turn, is_learned in enumerate(conversation.learned):
             if not is_learned:
                 continue
-            before = self._apply(conversation, turn, answer_next=True)
-            text = self._apply(conversation, turn + 1, answer_next=False)
+            before = self._renderer.render(conversation, turn, answer_next=True)
+            text = self._renderer.render(conversation, turn + 1, answer_next=False)
             if not text.startswith(before) and (answer := self._plain_answer(text, conversation.messages[turn])):
                 text = before + answer
             if not text.startswith(before):
@@ -130,8 +123,8 @@ class ChatTemplate:
     def _plain_answer(self, text: str, message: Message) -> str | None:
         """The answer at the end of a text, if it is nothing but its content between the template's marks.
 
-        It tells where the answer begins even if the template renders what comes before in another way once there is
-        an answer, as some do that put the system message into the last question.
+        It tells where the answer begins even if the template renders what comes before in another way once there
+        is an answer, as some do that put the system message into the last question.
         """
         before, opening, end, _ = self.marks
         for content in (message["content"], message["content"].strip()):
@@ -156,7 +149,7 @@ class ChatTemplate:
         The generation prompt holds a special token, which messages cannot, so it stands only where an answer
         begins.
         """
-        text = self._apply(conversation, len(conversation.messages), answer_next=False)
+        text = self._renderer.render(conversation, len(conversation.messages), answer_next=False)
         before, opening, end, _ = self.marks
         parts = text.split(before)
         answers = [turn for turn, message in enumerate(conversation.messages) if message["role"] == "assistant"]
@@ -200,8 +193,8 @@ class ChatTemplate:
         ]
         asked = Conversation(messages, [False, True], None)
         try:
-            before = self._apply(asked, 1, answer_next=True)
-            text = self._apply(asked, 2, answer_next=False)
+            before = self._renderer.render(asked, 1, answer_next=True)
+            text = self._renderer.render(asked, 2, answer_next=False)
         except UnusableRow as error:
             raise UserError(
                 f"the model's chat template cannot be used: a question and its answer {error}. Choose a model "
@@ -212,7 +205,7 @@ class ChatTemplate:
                 f"the model's chat template {problem}: choose a model with another template, or use prompt and "
                 "completion"
             )
-        without = self._apply(asked, 1, answer_next=False)
+        without = self._renderer.render(asked, 1, answer_next=False)
         if not (text.startswith(before) and before.startswith(without)):
             return self.marks
         opening, _, end = text.removeprefix(before).partition(answer)
@@ -243,43 +236,3 @@ class ChatTemplate:
             return "This is the thought." in self._by_prefixes(Conversation(thought, [False, True], None))[0].text
         except UnusableRow:
             return False
-
-    def _apply(self, conversation: Conversation, num_messages: int, answer_next: bool) -> str:
-        # Not the tokenizer's own method, which takes no empty list and copies every message twice.
-        import jinja2
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        messages, tools = conversation.messages[:num_messages], conversation.tools
-        try:
-            (text,), _ = render_jinja_template(
-                conversations=[messages],
-                tools=tools,
-                chat_template=self._template(tools is not None),
-                add_generation_prompt=answer_next,
-                **self._tokenizer.special_tokens_map,
-            )
-        except (
-            jinja2.TemplateError,
-            TypeError,
-            ValueError,
-            LookupError,
-            AttributeError,
-            ArithmeticError,
-        ) as error:
-            roles = ", ".join(message["role"] for message in messages) or "none"
-            raise UnusableRow(
-                f"is refused by the model's chat template (the roles are {roles}): {error or type(error).__name__}"
-            ) from error
-        return str(text)
-
-    def _template(self, with_tools: bool) -> str:
-        if with_tools not in self._templates:
-            # Some models have several, of which one is for tools.
-            template = self._tokenizer.get_chat_template(None, [{}] if with_tools else None)
-            self._templates[with_tools] = _without_clock(template)
-        return self._templates[with_tools]
-
-
-def _without_clock(template: str) -> str:
-    """A template that writes the same date every day, or the same rows would give other tokens tomorrow."""
-    return _TODAY.sub(lambda match: repr(_DATE.strftime(match[2])), template)

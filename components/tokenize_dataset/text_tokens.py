@@ -1,5 +1,6 @@
 """Tokens of texts, and which of them the assistant says."""
 
+import functools
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -26,6 +27,16 @@ class TokenizedRow(NamedTuple):
 
     texts: list[Tokens]
     prompt: dict[str, str] | None
+
+
+@functools.lru_cache(maxsize=1)
+def text_tokenizer(tokenizer: Any) -> "TextTokenizer":
+    """The tokenizer for many texts at once; all sources of a run share it, and the words that it has seen.
+
+    Args:
+        tokenizer: A fast tokenizer, which is not changed from now on.
+    """
+    return TextTokenizer(tokenizer, SpecialTokens(tokenizer))
 
 
 class TextTokenizer:

@@ -24,7 +24,7 @@ def find_version(client: Any, name: str, run_id: str) -> Any:
     return max(versions, key=lambda version: int(version.version), default=None)
 
 
-def create_version(client: Any, name: str, source: str, run_id: str, tags: dict[str, str], card: str) -> Any:
+def create_version(client: Any, name: str, source: str, run_id: str, tags: dict[str, str]) -> Any:
     """Make a version, and the registered model if it is the first.
 
     Args:
@@ -33,7 +33,6 @@ def create_version(client: Any, name: str, source: str, run_id: str, tags: dict[
         source: Where the model lies.
         run_id: The MLflow run that made it.
         tags: Tags of the version.
-        card: Its description, in Markdown.
     """
     from mlflow.exceptions import MlflowException
 
@@ -42,7 +41,7 @@ def create_version(client: Any, name: str, source: str, run_id: str, tags: dict[
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    return client.create_model_version(name, source, run_id, tags=tags, description=card)
+    return client.create_model_version(name, source, run_id, tags=tags)
 
 
 def update_version(client: Any, version: Any, tags: dict[str, str], card: str) -> None:

@@ -24,6 +24,7 @@ from training.hub import is_hub_id
 from training.kubernetes_rules import is_name
 from training.resolve import find_recipe, read_recipe, resolve
 from training.run_folder import check_run_name, run_name_from_job
+from training.sources.kinds import looks_like_file
 
 T = TypeVar("T")
 
@@ -34,8 +35,8 @@ EXPERIMENT = "shardline"
 
 _LONGEST_NAME = 128
 
-_FILES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".txt", ".gz", ".zip", ".gguf", ".safetensors")
-"""Endings that no name of a model or data set has."""
+_FILES = (".gguf", ".safetensors")
+"""Endings that no name of a model has."""
 
 
 @dataclass(frozen=True)
@@ -310,12 +311,16 @@ def _check_reachable(config: Mapping[str, Any], shipped: Mapping[str, Any]) -> N
     """
     problems = []
     for section, field in (("model", "name"), ("data", "train"), ("data", "heldout")):
-        value = config[section][field]
-        if value and value != shipped.get(section, {}).get(field) and _is_relative_path(value):
-            problems.append(
-                f"{section}.{field} is '{value}', a file of this machine, which the cluster does not have: give "
-                f"an absolute path on the claim, as in {STORE_MOUNT}/data/train.jsonl, or a hub id"
-            )
+        given = config[section][field]
+        if not given or given == shipped.get(section, {}).get(field):
+            continue
+        named = [given] if isinstance(given, str) else [source["source"] for source in given]
+        problems += [
+            f"{section}.{field} is '{value}', a file of this machine, which the cluster does not have: give "
+            f"an absolute path on the claim, as in {STORE_MOUNT}/data/train.jsonl, an s3:// address or a hub id"
+            for value in named
+            if _is_relative_path(value)
+        ]
     if problems:
         raise UserError("\n".join(problems))
 
@@ -324,4 +329,4 @@ def _is_relative_path(value: str) -> bool:
     path = Path(value)
     if path.is_absolute() or "://" in value:
         return False
-    return path.suffix in _FILES or not is_hub_id(value) or path.exists()
+    return looks_like_file(value) or path.suffix in _FILES or not is_hub_id(value) or path.exists()

@@ -60,6 +60,7 @@ def test_ranks_that_fail_show_their_log():
         ("overhead", "overhead.fp32.share_beyond_the_passes"),
         ("checkpoint", "checkpoint.fp32.stall_share"),
         ("load", "load.beyond_shard_mib"),
+        ("packed_reading", "packed_reading.fp32.share_of_a_step"),
     ],
 )
 def test_a_benchmark_of_the_engine_runs(monkeypatch, work, tmp_path, name, last):

@@ -139,6 +139,10 @@ def test_a_version_is_found_by_name(double):
     [
         (["training.max_step=3"], "did you mean 'max_steps'?"),
         (["data.train=train.jsonl"], "data.train is 'train.jsonl', a file of this machine"),
+        (
+            ["data.train=[{source: org/data}, {source: rows.csv.gz, weight: null}]"],
+            "data.train is 'rows.csv.gz', a file of this machine",
+        ),
         (["data.heldout=../heldout.jsonl"], "data.heldout"),
         (["model.name=./model"], "absolute path on the claim"),
         (["model.name=there"], "model.name is 'there'"),

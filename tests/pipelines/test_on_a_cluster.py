@@ -42,11 +42,12 @@ def test_a_run_that_is_submitted_trains_on_two_nodes_and_is_registered(place, wo
     folder = RunFolder(kubeflow.claim, "first")
     registration = json.loads((folder.path / "registration.json").read_text())
     assert (registration["name"], str(registration["version"])) == ("tiny", "1")
-    (job,) = cluster.jobs()
-    assert job["metadata"]["name"] == "first-1" and len(cluster.pods("first-1")) > 0
+    jobs = {job["metadata"]["name"]: job for job in cluster.jobs()}
+    assert set(jobs) == {"first-1", "first-e1"} and len(cluster.pods("first-1")) > 0
     assert [step.step for step in steps(folder)] == [1, 2, 3, 4, 5, 6] and steps(folder)[0].num_devices == 4
-    volumes = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"]
-    assert {"persistentVolumeClaim": {"claimName": "shardline-store"}, "name": "shardline-store"} in volumes
+    for job in jobs.values():
+        volumes = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["volumes"]
+        assert {"persistentVolumeClaim": {"claimName": "shardline-store"}, "name": "shardline-store"} in volumes
     # A schedule that finds nothing new ends after preflight.
     again = submit(
         connect(kubeflow.url),
@@ -56,7 +57,7 @@ def test_a_run_that_is_submitted_trains_on_two_nodes_and_is_registered(place, wo
         parameters={"skip_unchanged": True},
     )
     assert kubeflow.wait(again.run_id, timeout=120)["state"] == "SUCCEEDED", kubeflow.log(again.run_id)[-4000:]
-    assert not (kubeflow.claim / "runs" / "second" / "config.yaml").exists() and len(cluster.jobs()) == 1
+    assert not (kubeflow.claim / "runs" / "second" / "config.yaml").exists() and len(cluster.jobs()) == 2
 
 
 @pytest.mark.slow

@@ -7,9 +7,13 @@ from typing import Any
 
 from training.errors import UserError
 from training.hub import hub_errors, look_up, one_line
-from training.sources.tables import TableBlock, table_blocks
+from training.sources.lines import BLOCK_BYTES
+from training.sources.tables import MAX_ROWS, TableBlock, table_blocks
 
-_BATCH_ROWS = 1000
+_STREAMED_ROWS = 256
+"""Rows that are fetched together where their size is not known before."""
+
+_BATCH_BYTES = 4 * BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,12 @@ class HubDataset:
             dataset = datasets.load_dataset(
                 self.repo, self.subset, split=self.split, revision=self.commit, streaming=self.streaming
             )
-            for table in dataset.with_format("arrow").iter(_BATCH_ROWS):
+            size = (
+                _STREAMED_ROWS
+                if self.streaming
+                else max(1, _BATCH_BYTES * len(dataset) // max(1, dataset.data.nbytes))
+            )
+            for table in dataset.with_format("arrow").iter(min(size, MAX_ROWS)):
                 yield from table.combine_chunks().to_batches()
 
     @contextlib.contextmanager

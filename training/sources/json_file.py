@@ -12,7 +12,13 @@ from training.sources.lines import BLOCK_BYTES, LinesBlock, line_blocks
 from training.sources.rows import Malformed, Row
 
 # A string cannot hold a line break, so a quote that is missing spoils the rest of its line only.
-_TOKEN = re.compile(rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|["\[\]{},]', re.DOTALL)
+_STRING = rb'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
+
+_BETWEEN = re.compile(_STRING + rb'|(["\[\]{},])', re.DOTALL)
+"""Between records: the next string, or what may begin or end a record."""
+
+_WITHIN = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb')*+(["\[\]{}])', re.DOTALL)
+"""Within a record: all up to the next bracket, or to a quote without a second on its line."""
 
 _OPENING = {b"]": b"[", b"}": b"{"}
 
@@ -70,11 +76,13 @@ def _records(stream: BufferedReader, buffer: bytes, line: int, name: str, is_arr
     """Cut records out by their brackets, without parsing, so that a malformed one does not end it all."""
     opened: list[bytes] = []
     number, start, position = 0, 0, 0
+    outer = 1 if is_array else 0
     while True:
-        for match in _TOKEN.finditer(buffer, position):
-            token = match[0]
-            if token == b'"' and buffer.find(b"\n", match.start()) < 0:
-                break  # a string that goes on after the buffer, perhaps
+        is_within = len(opened) > outer
+        match = _WITHIN.match(buffer, position) if is_within else _BETWEEN.search(buffer, position)
+        token = match and match[1]
+        # A quote at the end is perhaps that of a string that goes on after the buffer.
+        if match and not (token == b'"' and buffer.find(b"\n", match.start(1)) < 0):
             position = match.end()
             if token in (b"{", b"["):
                 opened.append(token)
@@ -82,15 +90,14 @@ def _records(stream: BufferedReader, buffer: bytes, line: int, name: str, is_arr
                     line += buffer.count(b"\n", start, position)
                     start = position
                 continue
-            is_end = token == b"," and is_array and len(opened) == 1
+            is_end = token == b"," and is_array and not is_within
             if token in _OPENING and _OPENING[token] in opened:
                 while opened.pop() != _OPENING[token]:
                     pass  # one that was not closed
-                is_end = len(opened) == 0
+                is_end = not opened
             if not is_end:
                 continue
-            end = match.start() if is_array else position
-            text = buffer[start:end]
+            text = buffer[start : match.start(1) if is_array else position]
             if text.strip() or token == b",":
                 number += 1
                 blank = len(text) - len(text.lstrip())
@@ -100,6 +107,7 @@ def _records(stream: BufferedReader, buffer: bytes, line: int, name: str, is_arr
             if is_array and not opened:
                 _check_end(stream, buffer[position:], name)
                 return
+            continue
         more = stream.read(max(BLOCK_BYTES, len(buffer) - start))
         if not more:
             break

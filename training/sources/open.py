@@ -16,9 +16,9 @@ def open_train(data: DataConfig) -> tuple[Source, ...]:
 
     Raises:
         UserError: One is missing, of a kind that is not read, or in a place that refuses or cannot be reached; or
-            a revision is set that is of no effect.
+            a revision or subset is set that is of no effect.
     """
-    _check_revisions(data)
+    _check_settings_of_hub(data)
     return tuple(_open(source, "data.train", data.streaming) for source in data.train_sources)
 
 
@@ -57,22 +57,24 @@ def _open(source: DataSource, field: str, streaming: bool) -> Source:
     return FileSource(name, one_kind([file.name for file in files], given), tuple(files))
 
 
-def _check_revisions(data: DataConfig) -> None:
+def _check_settings_of_hub(data: DataConfig) -> None:
     sources = (*data.train_sources, *data.heldout_sources)
     own = (*_own_sources(data.train), *_own_sources(data.heldout))
     for source in own:
-        if source.revision is not None and not is_on_hub(source):
-            raise _no_revisions(source.revision, source.source)
-    if data.revision is not None and not any(is_on_hub(source) for source in sources):
-        raise _no_revisions(data.revision, data.train_name)
+        for setting, value in (("revision", source.revision), ("subset", source.subset)):
+            if value is not None and not is_on_hub(source):
+                raise _of_no_effect(setting, value, source.source)
+    for setting, value in (("revision", data.revision), ("subset", data.subset)):
+        if value is not None and not any(is_on_hub(source) for source in sources):
+            raise _of_no_effect(setting, value, data.train_name)
 
 
 def _own_sources(given: str | tuple[DataSource, ...] | None) -> tuple[DataSource, ...]:
     return given if isinstance(given, tuple) else ()
 
 
-def _no_revisions(revision: str, name: str) -> UserError:
+def _of_no_effect(setting: str, value: str, name: str) -> UserError:
     return UserError(
-        f"data.revision is '{revision}', but '{name}' is not a hub data set, so it has no revisions: set "
-        "data.revision to null"
+        f"data.{setting} is '{value}', but '{name}' is not a hub data set, so it has no {setting}s: set "
+        f"data.{setting} to null"
     )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from training.errors import UserError
 from training.s3 import SCHEME, S3Object, list_objects
 from training.sources.checksums import known_checksum
-from training.sources.kinds import SUPPORTED, is_data
+from training.sources.kinds import SUPPORTED, is_data, split_name
 
 _PROJECT = Path(__file__).resolve().parents[2]
 
@@ -84,8 +84,8 @@ class S3File:
         return f"etag:{self.object.etag}-{self.object.size}"
 
     def open(self) -> BufferedReader:
-        """Open it for reading, as a stream."""
-        return self.object.open()
+        """Open it for reading, over a connection that is mended when it breaks."""
+        return self.object.open(is_scattered=split_name(self.name) == ("parquet", None))
 
 
 def find_files(name: str, split: str | None) -> list[File] | None:

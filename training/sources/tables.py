@@ -11,7 +11,8 @@ from typing import Any
 from training.sources.lines import BLOCK_BYTES
 from training.sources.rows import Malformed, Row
 
-_MAX_ROWS = 8192
+MAX_ROWS = 8192
+"""Most rows of a block."""
 
 _ARROW_FILE = b"ARROW1\0\0"
 """How an Arrow file begins; after it stands the same as in an Arrow stream."""
@@ -58,7 +59,7 @@ def table_blocks(batches: Iterable[Any], name: str) -> Iterator[TableBlock]:
     """
     first_row = 1
     for batch in batches:
-        step = max(1, min(_MAX_ROWS, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes)))
+        step = max(1, min(MAX_ROWS, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes)))
         for place in range(0, batch.num_rows, step):
             part = batch.slice(place, step)
             yield TableBlock(name, first_row, _as_stream(part))
@@ -105,7 +106,7 @@ def _batches(parquet: Any) -> Iterator[Any]:
     for group in range(parquet.num_row_groups):
         metadata = parquet.metadata.row_group(group)
         row_bytes = metadata.total_byte_size / max(1, metadata.num_rows)
-        size = max(1, min(_MAX_ROWS, int(4 * BLOCK_BYTES / max(1, row_bytes))))
+        size = max(1, min(MAX_ROWS, int(4 * BLOCK_BYTES / max(1, row_bytes))))
         yield from parquet.iter_batches(batch_size=size, row_groups=[group])
 
 

@@ -53,7 +53,7 @@ def test_nothing_was_copied_and_nothing_can_run_code(ready_run: ReadyRun) -> Non
     assert {line.partition("==")[0] for line in requirements} >= {"mlflow", "torch", "transformers"}
     card = (registered / "README.md").read_text()
     assert card.startswith("---\nbase_model: org/base\nlicense: apache-2.0\n")
-    assert "mlflow.transformers.load_model('models:/shardline-model@champion')" in card
+    assert "mlflow.transformers.load_model('models:/shardline-model/VERSION')" in card
 
 
 def test_a_disk_without_hard_links(ready_run: ReadyRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import ast
 import pytest
 
 from components.register_model.card import model_card
+from components.register_model.example import CHAT, Example
 from components.register_model.lineage import trace
 from components.register_model.results import read_results
 from tests.registering import ReadyRun, client_of, register
@@ -60,6 +61,6 @@ def test_the_base_of_an_adapter_for_a_gguf_file_is_its_conversion_in_the_store(
     as_adapter(folder)
     folder.config_file.write_text(folder.config_file.read_text().replace("name: org/base", f"name: {name}"))
     results = read_results(folder)
-    text = model_card(folder.run, results, trace(results, ""), {}, [])
+    text = model_card(folder.run, results, trace(results, ""), {}, [], Example(CHAT, {}))
     assert "from_pretrained('STORE/models/mmmmmmmmmmmmmmmm')" in text
     assert f"from_pretrained('{name}')" not in text

@@ -109,7 +109,10 @@ def test_everything_about_one_run(
     row = "| loss (nats per token) | 2.5 (2.375 to 2.625) | 2 (1.875 to 2.125) | -0.5 (-0.5625 to -0.4375) |"
     assert row in made.summary
     assert row in version.description
-    assert "| rougeL | 0.5 (0.4375 to 0.5625) | 0.5 (0.4375 to 0.5625) | +0 |" in made.summary
+    assert (
+        "| rougeL | 0.5 (0.4375 to 0.5625) | 0.5 (0.4375 to 0.5625) | +0.25 (+0.125 to +0.375) |" in made.summary
+    )
+    assert "mlflow.pyfunc.load_model('models:/shardline-model/1')" in version.description
     assert detail(folder) == "shardline-model version 1, champion"
     # People see our lines and nothing of MLflow's.
     assert output.err == ""

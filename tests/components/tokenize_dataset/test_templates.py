@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.assets import CHATML_TEMPLATE, tokenizer
 from tests.components.tokenize_dataset.encoding import (
     assert_shifted,
     assistant,
@@ -35,21 +34,6 @@ GPT2_ASKS = "< | im _ start | > user Ċ {} ? < | im _ end | > Ċ < | im _ start 
 QWEN3_ASKS = "<|im_start|> user Ċ {} <|im_end|> Ċ <|im_start|> assistant Ċ "
 NO_THOUGHT = "[<think>] [ĊĊ] [</think>] [ĊĊ] "
 QWEN3_CALL = '<tool_call> Ċ {" name ": Ġ" add ", Ġ" arguments ": Ġ{" a ": Ġ 1 }}Ċ </tool_call> <|im_end|>'
-
-
-@pytest.fixture(scope="session")
-def real_tokenizer():
-    loaded = {}
-
-    def load(name):
-        if name not in loaded:
-            loaded[name] = tokenizer(name)
-            if name == "gpt2":
-                assert loaded[name].chat_template is None
-                loaded[name].chat_template = CHATML_TEMPLATE
-        return loaded[name]
-
-    return load
 
 
 def brackets(tokens):

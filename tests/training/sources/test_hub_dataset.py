@@ -120,6 +120,13 @@ def test_a_hub_data_set_that_is_broken(hub, streaming):
         read("acme/broken", streaming=streaming)
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_split_without_rows(hub, streaming):
+    hub.add("datasets", "acme/empty", {"train.csv": "text\n"})
+    with pytest.raises(UserError, match="the split 'train' of the data set 'acme/empty' has no rows"):
+        read("acme/empty", streaming=streaming)
+
+
 def test_a_hub_data_set_that_is_not_there(hub):
     with pytest.raises(UserError, match="the hub has no data set 'acme/nope'"):
         source_of("acme/nope")

@@ -170,11 +170,13 @@ def test_several_sources_keep_their_order_and_names(tmp_path):
     assert [source.name for source in sources] == ["bee", str(a)]
 
 
-@pytest.mark.parametrize("train", ["t.jsonl", [{"source": "t.jsonl", "revision": "main"}]])
-def test_a_revision_needs_a_hub_data_set(project, train):
+@pytest.mark.parametrize("setting", ["revision", "subset"])
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_revision_or_a_subset_needs_a_hub_data_set(project, setting, is_own):
     write(project, "t.jsonl", CONTENTS["t.jsonl"])
-    with pytest.raises(UserError, match=r"set data\.revision to null"):
-        open_train(DataConfig(train=train, revision="main" if isinstance(train, str) else None))
+    own, all_sources = ({setting: "x"}, {}) if is_own else ({}, {setting: "x"})
+    with pytest.raises(UserError, match=rf"'t\.jsonl' is not a hub data set, .* set data\.{setting} to null"):
+        open_train(DataConfig(train=[{"source": "t.jsonl", **own}], **all_sources))
 
 
 # What pins the content

@@ -4,6 +4,7 @@ import json
 import secrets
 
 import datasets
+import pyarrow as pa
 import pytest
 
 from tests.servers.proxy import cut_proxy
@@ -11,7 +12,7 @@ from tests.training.sources.files import COMPRESS, read, source_of, values
 from tests.training.sources.test_places import CONTENTS
 from tests.training.sources.test_places import ROWS as TEXTS
 from tests.training.sources.test_table_sources import CONTENTS as TABLES
-from tests.training.sources.test_table_sources import ROWS
+from tests.training.sources.test_table_sources import ROWS, parquet
 from training.errors import UserError
 
 
@@ -99,6 +100,17 @@ def test_a_large_object_is_read_as_a_stream(bucket, tmp_path, monkeypatch):
     assert len(first.data) < 2**20 + 2000
     found = [row.values["n"] for block in (first, *blocks) for row in block.rows()]
     assert found == list(range(20_000))
+
+
+def test_the_columns_of_a_large_table_are_fetched_once(bucket, monkeypatch):
+    columns = {f"c{k}": [secrets.token_hex(100) for _ in range(12_000)] for k in range(8)}
+    content = parquet(pa.table(columns).to_pylist(), row_group_size=10**6)
+    bucket.put_all({"t.parquet": content})
+    with cut_proxy(bucket.server.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        num_blocks = sum(1 for _ in source_of(bucket.address("t.parquet")).blocks())
+        assert num_blocks > 10
+        assert proxy.num_bytes < 1.1 * len(content) + 2**22
 
 
 # What goes wrong
