@@ -18,7 +18,7 @@ STEPS = {
     "download_model": "bring the model into the store",
     "tokenize_dataset": "tokenize and pack the data",
     "train": "fine-tune",
-    "evaluate": "compare base and tuned model",
+    "evaluate": "compare base, champion and tuned model",
     "register_model": "register in MLflow",
     "stop_training": "clean up",
 }

@@ -37,6 +37,7 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         say(f"The run did not finish. What is done is kept; the whole output is in {escape(str(log))}")
         return
     base, tuned = (_read(folder.evaluation / f"{name}.json") for name in ("base", "tuned"))
+    gate = _read(folder.evaluation / "gate.json")
     registered = _read(folder.path / "registration.json")
     history = read_history(folder.events)
     say("")
@@ -47,6 +48,8 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
     if base and tuned:
         say(f"[bold]Held-out perplexity {base['perplexity']:.1f} → {tuned['perplexity']:.1f}[/bold]")
         _print_example(console, base, tuned)
+    if gate:
+        say(f"Gate        {'passed' if gate['passed'] else 'not passed'}: {escape(' '.join(gate['reasons']))}")
     say(f"Report      {escape(str(folder.evaluation / 'report.html'))}")
     if (folder.model / MANIFEST).is_file():
         say(f"Model       {escape(str(folder.model))}")

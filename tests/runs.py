@@ -160,7 +160,9 @@ class Run:
         """Run the ranks' entry point in processes that have torch imported already, without torchrun."""
         port = free_port()
         ranks = [
-            _forkserver.Process(target=_run_rank, args=(str(self.folder.job_path), rank, world_size, attempt, port))
+            _forkserver.Process(
+                target=_run_rank, args=(str(self.folder.job_path), rank, world_size, attempt, port)
+            )
             for rank in range(world_size)
         ]
         for process in ranks:

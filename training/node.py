@@ -10,8 +10,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs, SignalException, Std
@@ -57,7 +59,9 @@ def main(run_folder: str) -> int:
             ]
         )
     )
-    config.logs_specs = RankLogs(folder / "logs")
+    config.logs_specs = RankLogs(folder / "logs", before_start=_stop_ranks_once)
+    # torchrun's own handler would end the wait for the ranks at a second signal, and then wait for its threads.
+    config.signals_to_handle = "SIGINT,SIGHUP,SIGQUIT"
     config.log_line_prefix_template = "[rank ${rank}] "
     _forget(folder, f"node-{_node_rank()}")
     # torchrun restarts in place would redo work behind the supervisor's back.
@@ -86,6 +90,19 @@ def main(run_folder: str) -> int:
     return 0
 
 
+def _stop_ranks_once() -> None:
+    """From here on, pass the first SIGTERM on to the ranks, and ignore those after it.
+
+    The death of a launcher comes as several: Linux signals once more with each of its threads.
+    """
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, lambda *_: None)
+        raise SignalException("told to stop", sigval=signal.Signals(signum))
+
+    signal.signal(signal.SIGTERM, stop)
+
+
 def _leave() -> None:
     print("nothing was heard of the launcher: the ranks save and leave", file=sys.stderr, flush=True)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -96,11 +113,13 @@ class RankLogs(LogsSpecs):
 
     Args:
         folder: Where the files go.
+        before_start: Called right before the ranks are started.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, before_start: Callable[[], None] = lambda: None) -> None:
         super().__init__(str(folder), redirects=Std.ALL, tee=Std.ALL)
         self.folder = folder
+        self._before_start = before_start
 
     @property
     def root_log_dir(self) -> str:
@@ -108,7 +127,8 @@ class RankLogs(LogsSpecs):
         return str(self.folder)
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Name the files of this node's ranks."""
+        """Name the files of this node's ranks, which start after this."""
+        self._before_start()
         self.folder.mkdir(parents=True, exist_ok=True)
         for env in envs.values():
             _forget(self.folder.parent, f"rank-{env['RANK']}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any
 
+from training.credentials import shown
 from training.errors import UserError
 
 SCHEME = "s3://"
@@ -154,7 +155,7 @@ def s3_errors(address: str) -> Iterator[None]:
         if "endpoint" not in str(error).lower():
             raise
         raise UserError(
-            f"AWS_ENDPOINT_URL is {_endpoint()!r}, which is not an address: set it to http(s)://HOST"
+            f"AWS_ENDPOINT_URL is {shown(_endpoint())}, which is not an address: set it to http(s)://HOST"
         ) from error
     except OSError as error:
         if not isinstance(error.__cause__, ClientError) or _status(error) >= 500:
@@ -184,4 +185,4 @@ def _endpoint() -> str | None:
 
 def _at() -> str:
     endpoint = _endpoint()
-    return "" if endpoint is None else f" (AWS_ENDPOINT_URL is {endpoint})"
+    return "" if endpoint is None else f" (AWS_ENDPOINT_URL is {shown(endpoint)})"

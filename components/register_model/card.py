@@ -93,7 +93,7 @@ def measurements(results: Results) -> list[str]:
     if len(results.tuned.sources) > 1:
         for source in results.tuned.sources:
             losses = {name: model.sources[source] for name, model in models.items() if source in model.sources}
-            rows.append((f"loss on {source}", losses, changes.get(source)))
+            rows.append((f"loss on {source}", losses, changes.get(f"loss on {source}")))
     for score in results.tuned.scores:
         values = {name: model.scores[score] for name, model in models.items() if score in model.scores}
         rows.append((score, values, changes.get(score)))

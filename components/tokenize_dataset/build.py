@@ -71,10 +71,8 @@ def build(
     Raises:
         UserError: The rows cannot be used; names them.
     """
-    shapes = [
-        find_shape(source, config)
-        for source, config in zip(sources.all, data.train_sources + data.heldout_sources, strict=True)
-    ]
+    given = data.train_sources + data.heldout_sources
+    shapes = [find_shape(source, config) for source, config in zip(sources.all, given, strict=True)]
     for source, shape in zip(sources.all, shapes, strict=True):
         note(f"{source.name}: {shape.sentence()}")
     setup = Setup(data, shapes, len(sources.train), tokenizer)
@@ -84,8 +82,8 @@ def build(
         readings = read(setup, sources.all, spool, note)
         fates = split(spool, data, [source.name for source in sources.all], len(sources.train), folder)
         statistics = [
-            SourceStatistics(source, shape, reading, _long_documents(data, shape))
-            for source, shape, reading in zip(sources.all, shapes, readings, strict=True)
+            SourceStatistics(source, config.source, shape, reading, _long_documents(data, shape))
+            for source, config, shape, reading in zip(sources.all, given, shapes, readings, strict=True)
         ]
         for number, each in enumerate(statistics):
             each.count(spool, number, fates)

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from components.tokenize_dataset.messages import UnusableRow, check_characters, conversation
+from components.tokenize_dataset.messages import conversation
 from components.tokenize_dataset.shapes import Shape
 from components.tokenize_dataset.template import ChatTemplate, Text
 from components.tokenize_dataset.template_special import SpecialTokens, Spelled
 from components.tokenize_dataset.text_tokens import TextTokenizer, TokenizedRow
+from components.tokenize_dataset.unusable import UnusableRow, check_characters
 from training.config import DataConfig
 from training.errors import UserError
 from training.sources.rows import Malformed, Row
@@ -69,6 +70,8 @@ class ChatEncoder:
                 check_characters(text.text)
         except UnusableRow as problem:
             return Malformed(row.origin, str(problem))
+        except RecursionError:
+            return Malformed(row.origin, "is nested too deeply, in its tools or their calls: mend or remove it")
         last = texts[-1]
         start, end = last.spans[-1]
         if any(token.start < start for token in spelled[-1]):

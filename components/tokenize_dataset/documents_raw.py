@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from components.tokenize_dataset.messages import (
-    UnusableRow,
-    check_characters,
     check_form,
     instruction,
     instruction_parts,
@@ -18,6 +16,7 @@ from components.tokenize_dataset.messages import (
 from components.tokenize_dataset.shapes import Shape
 from components.tokenize_dataset.template_special import SpecialTokens
 from components.tokenize_dataset.text_tokens import TextTokenizer, TokenizedRow, Tokens
+from components.tokenize_dataset.unusable import UnusableRow, check_characters
 from training.config import DataConfig
 from training.errors import UserError
 from training.sources.rows import Malformed, Row

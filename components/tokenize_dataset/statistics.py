@@ -22,6 +22,7 @@ class SourceStatistics:
 
     Attributes:
         source: Where they are from.
+        given: The same as the config has it.
         shape: What was found.
         reading: What was left out.
         fates: Rows by what became of them.
@@ -37,6 +38,7 @@ class SourceStatistics:
     """
 
     source: Source
+    given: str
     shape: Shape
     reading: Reading
     long_documents: str
@@ -92,7 +94,7 @@ class SourceStatistics:
         }
         return {
             "name": self.source.name,
-            "source": self.source.name,
+            "source": self.given,
             "revision": self.source.revision,
             "format": self.shape.format,
             "form": self.shape.form,

@@ -107,10 +107,10 @@ def _percent(share: float) -> str:
 
 def _dropped(each: SourceStatistics) -> dict[str, int]:
     reasons = {
-        "the same as an earlier row": each.fates[Fate.DUPLICATE],
-        "held out too": each.fates[Fate.LEAKED],
-        "cannot be read": each.reading.left_out["unreadable"],
-        "cannot be used": each.reading.left_out["unusable"],
+        "Dropped: the same as an earlier row": each.fates[Fate.DUPLICATE],
+        "Dropped: held out too": each.fates[Fate.LEAKED],
+        "Left out: cannot be read": each.reading.left_out["unreadable"],
+        "Left out: cannot be used": each.reading.left_out["unusable"],
     }
     return {reason: number for reason, number in reasons.items() if number}
 
@@ -125,6 +125,7 @@ def _lengths_chart(each: SourceStatistics, number: int, sequence_length: int) ->
         figure = new_figure(width=820, height=220)
         axes = figure.subplots()
         figure.subplots_adjust(left=64 / 820, right=1 - 22 / 820, top=1 - 26 / 220, bottom=44 / 220)
+        axes.set_axisbelow(True)
         axes.bar(bins, each.lengths[first : last + 1], width=0.9, align="edge", color=TRAIN)
         limit = 2 * float(np.log2(sequence_length))
         # Half a bin more on each side, and the limit where it is near.

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from components.tokenize_dataset.messages import Conversation, Message, UnusableRow
+from components.tokenize_dataset.messages import Conversation
+from components.tokenize_dataset.messages_parse import Message
 from components.tokenize_dataset.template_renderer import Renderer
 from components.tokenize_dataset.template_special import SpecialTokens
 from components.tokenize_dataset.template_structure import Structure, example, structure_of
+from components.tokenize_dataset.unusable import UnusableRow
 from training.errors import UserError
 
 Span = tuple[int, int]

@@ -4,7 +4,8 @@ import datetime
 import re
 from typing import Any
 
-from components.tokenize_dataset.messages import Conversation, UnusableRow
+from components.tokenize_dataset.messages import Conversation
+from components.tokenize_dataset.unusable import UnusableRow
 
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 

@@ -3,7 +3,8 @@
 import re
 from typing import Any, NamedTuple
 
-from components.tokenize_dataset.messages import Conversation, UnusableRow
+from components.tokenize_dataset.messages import Conversation
+from components.tokenize_dataset.unusable import UnusableRow
 
 _FIRST = 0xF0000
 """Of a private use plane: characters that stand for special tokens while a template renders the text."""

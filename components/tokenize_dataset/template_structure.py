@@ -2,7 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from components.tokenize_dataset.messages import Conversation, Message
+from components.tokenize_dataset.messages import Conversation
+from components.tokenize_dataset.messages_parse import Message
 
 
 class Structure(NamedTuple):

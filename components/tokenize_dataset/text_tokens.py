@@ -55,7 +55,7 @@ class TextTokenizer:
 
     def ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Ids of each text, int32 [tokens]; special tokens that it spells are taken as such."""
-        found = [self._words.ids(text) for text in texts]
+        found = self._words.ids(texts)
         others = [text for text, ids in zip(texts, found, strict=True) if ids is None]
         encodings = iter(self._backend.encode_batch_fast(others, add_special_tokens=False))
         return [np.array(next(encodings).ids, np.int32) if ids is None else ids for ids in found]
@@ -102,7 +102,7 @@ class TextTokenizer:
     ) -> Tokens | None:
         """Tokens of a text whose answers stand between marks; None if these are not the same as in the text."""
         width = len(before_ids)
-        first = np.nonzero(ids[: len(ids) - width + 1] == before_ids[0])[0]
+        first = np.nonzero(ids[: max(len(ids) - width + 1, 0)] == before_ids[0])[0]
         same = ids[first[:, None] + np.arange(width)] == before_ids
         starts = first[same.all(axis=1)] + width
         if len(starts) != text.text.count(before):

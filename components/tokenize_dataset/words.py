@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,9 +50,31 @@ class Words:
         self._added = re.compile(f"({'|'.join(map(re.escape, contents))})" if contents else "((?!))")
         self._known: dict[str, tuple[int, ...]] = {}
 
-    def ids(self, text: str) -> np.ndarray | None:
-        """The ids of a text, added tokens included, int32 [tokens]; None if the tokenizer has to be asked."""
-        if not self.understood or (not text.isascii() and self._foreign.search(text)):
+    def ids(self, texts: Sequence[str]) -> list[np.ndarray | None]:
+        """The ids of each text, added tokens included, int32 [tokens]; None if the tokenizer has to be asked."""
+        if not self.understood:
+            return [None] * len(texts)
+        words = [self._split(text) for text in texts]
+        known = self._known
+        new = list(set(itertools.chain.from_iterable(some for some in words if some is not None)) - known.keys())
+        for word, encoding in zip(
+            new, self._backend.encode_batch_fast(new, add_special_tokens=False), strict=True
+        ):
+            known[word] = tuple(encoding.ids)
+        flat = itertools.chain.from_iterable
+        found = [
+            None if some is None else np.fromiter(flat(map(known.__getitem__, some)), np.int32) for some in words
+        ]
+        for word in new:
+            if len(word) > _LONGEST_WORD:
+                del known[word]
+        if len(known) > _MOST_WORDS:
+            known.clear()
+        return found
+
+    def _split(self, text: str) -> list[str] | None:
+        """The words of a text; None if it has a character or a part that is unknown here."""
+        if not text.isascii() and self._foreign.search(text):
             return None
         parts = self._added.split(text)
         # Every second part is an added token, which is a word of its own.
@@ -61,14 +83,7 @@ class Words:
             for number, part in enumerate(parts)
             for word in ((part,) if number % 2 else self._words(part) if part else ())
         ]
-        if len("".join(words)) != len(text):
-            return None  # something is between words
-        known = self._known
-        try:
-            found = list(map(known.__getitem__, words))
-        except KeyError:
-            found = [known[word] if word in known else self._ask(word) for word in words]
-        return np.fromiter(itertools.chain.from_iterable(found), np.int32)
+        return words if len("".join(words)) == len(text) else None
 
     def _words(self, text: str) -> list[str]:
         pieces = [text]
@@ -77,14 +92,6 @@ class Words:
             if len(pieces) == 1:
                 (text,) = pieces
         return pieces
-
-    def _ask(self, word: str) -> tuple[int, ...]:
-        ids = tuple(self._backend.encode(word, add_special_tokens=False).ids)
-        if len(word) <= _LONGEST_WORD:
-            if len(self._known) >= _MOST_WORDS:
-                self._known.clear()
-            self._known[word] = ids
-        return ids
 
 
 def _each(find: Callable[[str], list[str]], pieces: list[str]) -> list[str]:

@@ -40,6 +40,8 @@ class MlflowServer:
 
 @pytest.fixture(scope="session")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory, s3_server: S3Server) -> Iterator[MlflowServer]:
+    for package in ("psycopg2", "boto3"):
+        pytest.importorskip(package)
     programs = _postgres_programs()
     if programs is None:
         pytest.skip("PostgreSQL is not installed: apt install postgresql")

@@ -72,7 +72,8 @@ class DataConfig(Section):
     train: Sources
     """Rows to train on: a file (`.jsonl`, `.json`, `.csv`, `.tsv`, `.parquet`, `.arrow`, `.txt`, each also as
     `.gz` or `.zst`), a folder or a glob of such files, the same at an `s3://` address, or a Hugging Face hub data
-    set id. A list of `{source: …, weight: …}` mixes several. Relative paths start at the working folder."""
+    set id. A `.txt` has a row for each paragraph, a CSV a header. A list of `{source: …, weight: …}` mixes
+    several. Relative paths start at the working folder."""
 
     train_split: str = "train"
     """Split of a hub data set to train on."""

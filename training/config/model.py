@@ -11,11 +11,13 @@ class ModelConfig(Section):
     """Which model is fine-tuned."""
 
     name: str = Field(min_length=1)
-    """A Hugging Face hub id (`org/model`), a local folder with safetensors and tokenizer, a local `.gguf` file,
-    or `package://PACKAGE/FILE.gguf` for a GGUF file inside an installed Python package."""
+    """A Hugging Face hub id (`org/model`), a local folder with safetensors and tokenizer, such a folder at
+    `s3://BUCKET/FOLDER`, a local `.gguf` file, or `package://PACKAGE/FILE.gguf` for a GGUF file inside an
+    installed Python package."""
 
     revision: str | None = None
-    """Branch, tag or commit of a hub model. It is pinned to the commit at download. Unset: the default branch."""
+    """Branch, tag or commit of a hub model. It is pinned to the commit at download. Unset: the default branch. A
+    model in S3 is pinned to its objects' ETags."""
 
     attention: Literal["auto", "documents", "sdpa", "eager", "flash_attention_2"] = "auto"
     """Attention implementation. `documents` computes each packed document alone, in one variable-length kernel

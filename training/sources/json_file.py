@@ -56,7 +56,9 @@ def json_blocks(stream: BufferedReader, name: str) -> Iterator[LinesBlock | Json
     is_array = head.lstrip().startswith(b"[")
     if not is_array:
         head += b"" if head.endswith(b"\n") else stream.readline()
-        if isinstance(parse(head, ""), Row):
+        first = parse(head, "")
+        # An empty object is on one line too where all others are on many.
+        if isinstance(first, Row) and first.values:
             yield LinesBlock(name, first_line, head)
             yield from line_blocks(stream, name, first_line + 1)
             return

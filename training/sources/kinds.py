@@ -31,8 +31,8 @@ _OTHERS = (
 )
 """Endings that tell a file of a kind that is not read from a hub id, which may have dots too."""
 
-_NO_DATA = ("readme", "license", "licence", "notice", "changelog", "citation", "dataset_infos.json")
-"""How the names begin of files that lie beside data in nearly every folder."""
+_NO_DATA = ("readme", "license", "licence", "notice", "changelog", "citation", "dataset_info", "dataset_infos")
+"""Names, up to the first dot, of files that lie beside data in many a folder."""
 
 
 def split_name(name: str) -> tuple[Kind, Compression | None] | None:
@@ -57,7 +57,9 @@ def is_data(name: str) -> bool:
         name: Relative to the folder.
     """
     parts = PurePosixPath(name).parts
-    return not any(part.startswith((".", "_")) for part in parts) and not parts[-1].lower().startswith(_NO_DATA)
+    return (
+        not any(part.startswith((".", "_")) for part in parts) and parts[-1].lower().split(".")[0] not in _NO_DATA
+    )
 
 
 def one_kind(names: Iterable[str], given: str) -> Kind:

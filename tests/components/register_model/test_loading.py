@@ -56,6 +56,15 @@ def test_nothing_was_copied_and_nothing_can_run_code(ready_run: ReadyRun) -> Non
     assert "mlflow.transformers.load_model('models:/shardline-model/VERSION')" in card
 
 
+def test_a_copy_beside_a_database(ready_run: ReadyRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ready_run(artifact="copy")
+    pipeline, _ = load(folder, monkeypatch)
+    assert pipeline("what is", max_new_tokens=2)[0]["generated_text"].startswith("what is")
+    copies = list((folder.root / "mlflow-artifacts").rglob("model.safetensors"))
+    assert len(copies) == 1
+    assert not copies[0].samefile(folder.model / "model.safetensors")
+
+
 def test_a_disk_without_hard_links(ready_run: ReadyRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError("no hard links here")

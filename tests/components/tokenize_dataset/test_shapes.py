@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from components.tokenize_dataset.messages import UnusableRow, conversation
+from components.tokenize_dataset.messages import conversation
 from components.tokenize_dataset.shapes import detect
+from components.tokenize_dataset.unusable import UnusableRow
 from tests.components.tokenize_dataset.encoding import as_rows, assistant, chat, system, user
 from training.config import DataConfig
 from training.errors import UserError

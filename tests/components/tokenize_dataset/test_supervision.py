@@ -299,6 +299,18 @@ def test_texts_begin_with_the_token_that_the_model_expects():
     assert encoded.prompt["question"] == "a"
 
 
+def test_a_system_text_stands_before_the_prompt():
+    row = {"prompt": "a", "completion": "b"}
+    for given, data in (
+        ({"system": "s"}, {}),
+        ({}, {"system_prompt": "s"}),
+        ({"system": "s"}, {"system_prompt": "t"}),
+    ):
+        document, encoded = encode_one({**row, **given}, tiny_tokenizer(), **data)
+        assert encoded.prompt["prompt"] == "s\n\na"
+        assert targets(document, tiny_tokenizer()) == ["b <|end|>"]
+
+
 def test_instructions_are_asked_through_the_chat_template_or_one_of_their_own():
     row, tokenizer = {"instruction": "a", "input": "b", "output": "c"}, tiny_tokenizer()
     document, encoded = encode_one(row, tokenizer)

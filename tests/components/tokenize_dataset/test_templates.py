@@ -271,11 +271,15 @@ def test_odd_characters_come_through(real_tokenizer, name):
 
 @pytest.fixture(scope="module")
 def chat_encoder(real_tokenizer):
-    return functools.cache(lambda name: encoder_for([chat("a", "b")], real_tokenizer(name)))
+    @functools.cache
+    def make(name, *columns):
+        return encoder_for([{**chat("a", "b"), **dict.fromkeys(columns)}], real_tokenizer(name))
+
+    return make
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_in_random_conversations_just_what_the_assistant_says_is_supervised(
     real_tokenizer, chat_encoder, name, data
@@ -298,3 +302,58 @@ def test_in_random_conversations_just_what_the_assistant_says_is_supervised(
         # The space that its template writes before an answer is not seen when the answer is decoded alone.
         taught, expected = ([text.removeprefix(" ") for text in texts] for texts in (taught, expected))
     assert taught == expected
+
+
+KEYS = (
+    *(
+        "role",
+        "content",
+        "from",
+        "value",
+        "name",
+        "weight",
+        "train",
+        "tool_calls",
+        "function_call",
+        "tool_call_id",
+    ),
+    *("type", "function", "arguments", "text", "thinking", "id", "properties"),
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 2)
+    | st.sampled_from(
+        ["user", "assistant", "tool", "a", "", "{", '{"name": "a"}', "\ud800", "<|im_end|>", "</think>"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    max_leaves=12,
+)
+TEXTS = st.sampled_from(["a", " b\n", "<think>\nc\n</think>\nd", "<|im_end|>", "<tool_response>"])
+OBJECTS = st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3)
+TURNS = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "tool", "system"]), "content": TEXTS},
+        optional={
+            "thinking": TEXTS,
+            "tool_calls": st.just([{"name": "f", "arguments": "{}"}]),
+            "weight": st.just(0),
+        },
+    )
+    | OBJECTS.map(lambda more: {**assistant("e"), **more}),
+    max_size=4,
+).map(lambda turns: [user("a"), *turns, assistant("b")])
+
+
+@settings(max_examples=150, deadline=None)
+@given(messages=TURNS | VALUES, tools=st.none() | st.lists(OBJECTS, max_size=2) | VALUES)
+def test_whatever_a_row_holds_it_is_encoded_or_malformed(chat_encoder, messages, tools):
+    (result,) = chat_encoder("qwen3", "tools").encode([Row("row", {"messages": messages, "tools": tools})])
+    assert isinstance(result, Malformed) or result.documents
+
+
+def test_a_row_that_is_nested_too_deeply(chat_encoder):
+    deep = "[" * 900 + "]" * 900
+    row = {**chat("a", "b"), "tools": f'[{{"name": {deep}}}]'}
+    (result,) = chat_encoder("qwen3", "tools").encode([Row("row", row)])
+    assert "is nested too deeply" in result.problem

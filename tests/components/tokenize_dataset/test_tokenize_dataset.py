@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -229,7 +230,7 @@ def test_records_are_left_out_up_to_a_threshold_counted_and_named(step_for, writ
     for line, named in zip((41, 42, 43), facts["malformed"], strict=True):
         assert f"train.jsonl line {line} " in named
     page = (folder / "statistics.html").read_text()
-    assert "train.jsonl line 42 has" in page and "Dropped, as cannot be read" in page
+    assert "train.jsonl line 42 has" in page and "Left out: cannot be read" in page
     assert step.notes[-1].startswith("3 records were left out")
     # Also where the data is in the store already.
     with pytest.raises(UserError, match=r"3 records cannot be used, .* allows 2: .*line 41 .*; .*line 43 "):
@@ -272,6 +273,7 @@ def test_sources_are_mixed_by_weight(step_for, write_rows):
     facts = about(folder)
     chat, text = facts["train_sources"]
     assert (chat["name"], chat["form"], text["name"]) == ("chats", "OpenAI messages", str(many))
+    assert (chat["source"], text["source"]) == (str(few), str(many))
     total = chat["num_tokens"] + text["num_tokens"]
     assert total == facts["num_train_tokens"]
     assert chat["num_tokens"] / total == pytest.approx(0.75, abs=0.03)
@@ -308,6 +310,15 @@ def test_the_first_rows_of_each_source_are_taken(step_for, write_rows):
         file.write("broken\n")
     again = about(tokenize(step_for([{"source": str(one)}, {"source": str(other)}], "again", max_train_rows=7)))
     assert again["heldout_fingerprint"] == facts["heldout_fingerprint"]
+
+
+def test_how_far_it_is_is_told(step_for, write_rows, monkeypatch):
+    monkeypatch.setattr("components.tokenize_dataset.read._NEWS_S", 0.0)
+    monkeypatch.setattr("training.sources.lines.BLOCK_BYTES", 2000)
+    step = step_for(write_rows(chats(60)))
+    tokenize(step)
+    told = [note for note in step.notes if re.fullmatch(r"\d+ rows, [\d,]+ tokens so far, [\d,]+ tokens/s", note)]
+    assert len(told) > 2 and told[-1].startswith("60 rows")
 
 
 def test_too_little_room_for_the_samples(step_for, write_rows, monkeypatch):

@@ -6,6 +6,9 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+# peft asks transformers for something by its former name.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")
+
 TWO_SOURCES = {
     "heldout_sources": [{"name": "first", "num_samples": 1}, {"name": "second", "num_samples": 2}],
 }

@@ -64,7 +64,15 @@ def test_the_files_of_a_folder_are_read_in_their_order(tmp_path):
     for name in ("b.jsonl", "a/2.jsonl", "a/1.ndjson.gz"):
         text = f'{{"from": "{name}"}}\n'.encode()
         write(tmp_path / "rows", name, COMPRESS[".gz" if name.endswith(".gz") else ""](text))
-    for name in ("README.md", "LICENSE", ".hidden.csv", "_SUCCESS", ".git/config", "dataset_infos.json"):
+    for name in (
+        "README.md",
+        "LICENSE",
+        "Notice.txt",
+        ".hidden.csv",
+        "_SUCCESS",
+        ".git/config",
+        "dataset_infos.json",
+    ):
         write(tmp_path / "rows", name, "not data")
     rows = read(f"{tmp_path}/rows/")
     assert [row.values["from"] for row in rows] == ["a/1.ndjson.gz", "a/2.jsonl", "b.jsonl"]
@@ -92,6 +100,12 @@ def test_several_kinds_in_a_folder_are_named(tmp_path):
         write(tmp_path / "rows", name, "x")
     with pytest.raises(UserError, match=r"several kinds \(.*a\.csv.*b\.jsonl.*c\.py\): .*folder/\*\.jsonl"):
         source_of(tmp_path / "rows")
+
+
+def test_data_that_is_named_like_a_readme_is_data(tmp_path):
+    for name in ("readmes.jsonl", "licenses-1.jsonl"):
+        write(tmp_path / "rows", name, '{"a": 1}')
+    assert len(read(tmp_path / "rows")) == 2
 
 
 def test_a_folder_without_data(tmp_path):
