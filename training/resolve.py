@@ -95,7 +95,8 @@ def split_overrides(text: str) -> list[str]:
 def load_recipe(recipe: str) -> dict[str, Any]:
     """The content of a recipe: given as its own text, by a path, or by the name of one that ships.
 
-    Text is what has a line break, or begins like JSON or like a section, as `model: {…}`. It lets a recipe travel as a pipeline's parameter.
+    Text is what has a line break, or begins like JSON or like a section, as `model: {…}`. It lets a
+    recipe travel as a pipeline's parameter.
 
     Raises:
         UserError: It is none of these, or not a YAML mapping of sections.

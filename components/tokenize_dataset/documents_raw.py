@@ -25,7 +25,8 @@ from training.sources.rows import Malformed, Row
 class RawEncoder:
     """Encodes texts that no chat template renders; each ends with the model's end-of-text token.
 
-    What spells a special token is refused: here it could as well be meant as the token as as text.
+    What spells a special token is refused unless the config says that it is one: here it could as well be meant as
+    the token as as text.
 
     Args:
         data: The config.
@@ -61,7 +62,7 @@ class RawEncoder:
         parts = [self._parts(row) for row in rows]
         good = [part for part in parts if not isinstance(part, Malformed)]
         # Apart, because at inference the prompt is tokenized without knowing what follows.
-        before = iter(self._texts.ids([self._bos + prompt for prompt, _ in good]))
+        before = iter(self._texts.ids([self._with_bos(prompt) for prompt, _ in good]))
         after = iter(self._texts.ids([answer for _, answer in good]))
         results: list[TokenizedRow | Malformed] = []
         for part in parts:
@@ -75,7 +76,9 @@ class RawEncoder:
                 left = left[:0]
             elif prompt:
                 right = self._texts.continued(right, answer)
-            ids = np.concatenate([left, right, self._end])
+            # A text that is rendered already may have its end.
+            end = self._end[:0] if len(right) and right[-1] == self._end[0] else self._end
+            ids = np.concatenate([left, right, end])
             tokens = Tokens(ids, np.arange(len(ids)) >= len(left))
             results.append(TokenizedRow([tokens], self._prompt(prompt, answer)))
         return results
@@ -83,7 +86,11 @@ class RawEncoder:
     def _prompt(self, prompt: str, answer: str) -> dict[str, str] | None:
         if self._shape.format == "text":
             return None
-        return {"prompt": self._bos + prompt, "question": prompt, "reference": answer}
+        return {"prompt": self._with_bos(prompt), "question": prompt, "reference": answer}
+
+    def _with_bos(self, text: str) -> str:
+        """The text as it begins for the model; one that is rendered already may have its beginning."""
+        return text if self._bos and text.startswith(self._bos.rstrip()) else self._bos + text
 
     def _parts(self, row: Row) -> tuple[str, str] | Malformed:
         """What the model is given, and what it learns to say; of a text the first is empty, and so the second."""
@@ -92,10 +99,12 @@ class RawEncoder:
             prompt, answer = self._read(row)
             for text in (prompt, answer):
                 check_characters(text)
-                if token := self._special.first_in(text):
+                token = self._special.first_in(text) if self._data.special_tokens == "refuse" else None
+                if token is not None:
                     raise UnusableRow(
                         f"spells the special token {token!r} of the model, which could be meant as the token or "
-                        "as text: remove it, or give the row as a chat, whose template writes the special tokens"
+                        "as text: set data.special_tokens to tokens if it is the token, remove it, or give the "
+                        "row as a chat, whose template writes the special tokens"
                     )
         except UnusableRow as problem:
             return Malformed(row.origin, str(problem))

@@ -82,6 +82,7 @@ def dataset_key(data: DataConfig, train: tuple[Source, ...], heldout: tuple[Sour
         ],
         prompt_template=data.prompt_template,
         system_prompt=data.system_prompt,
+        special_tokens=data.special_tokens,
         sequence_length=data.sequence_length,
         long_documents=data.long_documents,
         packing=data.packing,

@@ -64,6 +64,8 @@ def test_held_out_rows_have_a_split_of_their_own():
         ({"heldout": [{"source": "a", "weight": 1}]}, "every held-out row counts once"),
         ({"train": 7}, "'data.train' is 7"),
         ({"columns": {"mesages": "x"}}, "'data.columns.mesages'"),
+        ({"format": "chat", "prompt_template": "{instruction}"}, "no source has the format instruction"),
+        ({"format": "text", "system_prompt": "x"}, "all sources have the format text"),
     ],
 )
 def test_sources_that_do_not_fit_are_told(data, told):

@@ -110,7 +110,13 @@ class DataConfig(Section):
     template, as a message of the user; a model without one is given both with an empty line between."""
 
     system_prompt: str | None = None
-    """System message of conversations that have none. Unset: none."""
+    """System message of conversations that have none; prompts and instructions that no template renders get it as
+    text before them. Unset: none."""
+
+    special_tokens: Literal["refuse", "tokens"] = "refuse"
+    """What a special token is that is spelled in a text, or in a prompt or completion that no template renders:
+    `refuse` counts the row as malformed; `tokens` takes it as the token, for chats that are rendered already. In
+    messages it is always text."""
 
     sequence_length: int = Field(default=1024, ge=8)
     """Most tokens in a sample; `long_documents` says what happens to longer documents."""
@@ -194,4 +200,11 @@ def source_problems(data: DataConfig) -> list[str]:
         names = [source.name or source.source for source in sources]
         if twice := next((name for name in names if names.count(name) > 1), None):
             problems.append(f"data.{field} has '{twice}' twice: leave one out, or give them different names")
+    formats = {source.format for source in (*data.train_sources, *data.heldout_sources)}
+    if data.prompt_template is not None and not formats & {"auto", "instruction"}:
+        problems.append(
+            "data.prompt_template is set, but no source has the format instruction or auto: leave it out"
+        )
+    if data.system_prompt is not None and formats == {"text"}:
+        problems.append("data.system_prompt is set, but all sources have the format text: leave it out")
     return problems

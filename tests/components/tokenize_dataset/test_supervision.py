@@ -331,6 +331,18 @@ def test_instructions_are_asked_through_the_chat_template_or_one_of_their_own():
         encode_one(row, tokenizer, prompt_template="{input}")
 
 
+def test_a_chat_that_is_rendered_already_is_taken_as_it_is_if_the_config_says_so(smollm2_tokenizer):
+    rendered = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>"
+    document, _ = encode_one({"text": rendered}, smollm2_tokenizer, special_tokens="tokens")
+    # The text's own end is not written twice.
+    assert document.input_ids.tolist() == smollm2_tokenizer.encode(rendered, add_special_tokens=False)
+    prompt, completion = rendered[:-11], rendered[-11:]
+    row = {"prompt": prompt, "completion": completion}
+    document, encoded = encode_one(row, smollm2_tokenizer, special_tokens="tokens")
+    assert targets(document, smollm2_tokenizer) == ["b<|im_end|>"]
+    assert encoded.prompt["prompt"] == prompt
+
+
 @pytest.mark.parametrize(
     ("row", "says"),
     [

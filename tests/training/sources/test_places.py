@@ -200,7 +200,7 @@ def test_the_content_is_that_of_the_bytes_and_their_kind(tmp_path):
     a, b = write(tmp_path, "a.jsonl", '{"a": 1}'), write(tmp_path, "b.jsonl", '{"a": 1}')
     content = source_of(a).content
     assert source_of(b).content == content
-    assert source_of(a).revision == f"sha256:{places.known_checksum(a)}"
+    assert source_of(a).revision == f"sha256:{checksums.known_checksum(a)}"
     assert source_of(write(tmp_path, "a.txt", '{"a": 1}')).content != content
     write(tmp_path, "b.jsonl", '{"a": 2}')
     assert source_of(b).content != content
@@ -234,12 +234,12 @@ def old(path, seconds=100):
 def test_the_checksum_of_a_large_file_is_remembered(tmp_path, cache, monkeypatch):
     path = write(tmp_path, "t.jsonl", CONTENTS["t.jsonl"])
     old(path)
-    pin = places.known_checksum(path)
+    pin = checksums.known_checksum(path)
     with monkeypatch.context() as patch:
         patch.setattr(checksums, "checksum", None)
-        assert places.known_checksum(path) == pin
+        assert checksums.known_checksum(path) == pin
     path.write_text(CONTENTS["t.jsonl"].replace("a", "c"))
-    assert places.known_checksum(path) != pin
+    assert checksums.known_checksum(path) != pin
 
 
 @pytest.mark.parametrize("size", [3, 100])
@@ -247,16 +247,16 @@ def test_a_small_or_fresh_file_is_read_each_time(tmp_path, cache, size):
     path = write(tmp_path, "t.txt", "x" * size)
     if size == 3:
         old(path)
-    places.known_checksum(path)
+    checksums.known_checksum(path)
     assert not cache.exists()
 
 
 def test_a_memory_of_checksums_that_is_broken_is_made_anew(tmp_path, cache):
     path = write(tmp_path, "t.jsonl", CONTENTS["t.jsonl"])
     old(path)
-    pin = places.known_checksum(path)
+    pin = checksums.known_checksum(path)
     (memory,) = cache.rglob("*.json")
     assert stat.S_ISREG(memory.stat().st_mode)
     for text in ("{", "[]", "7", "\xff"):
         memory.write_bytes(text.encode("latin-1"))
-        assert places.known_checksum(path) == pin
+        assert checksums.known_checksum(path) == pin
