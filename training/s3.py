@@ -98,10 +98,9 @@ def list_objects(address: str) -> list[S3Object]:
         raise UserError(f"'{address}' is not of the form s3://BUCKET/KEY, with a bucket's name in small letters")
     with s3_errors(address):
         store = filesystem()
-        if any(character in path for character in "*?["):
-            found = store.glob(path, detail=True)
-        else:
-            found = store.find(path.rstrip("/"), detail=True)
+        is_glob = any(character in path for character in "*?[")
+        # The name of an object may have these signs too.
+        found = (store.glob(path, detail=True) if is_glob else {}) or store.find(path.rstrip("/"), detail=True)
     return [
         S3Object(name, details["size"], _etag(details))
         for name, details in sorted(found.items())

@@ -97,8 +97,12 @@ def _folder_of(partial: Path, revision: str) -> Path:
     folder = partial / revision
     folder.mkdir(parents=True, exist_ok=True)
     for other in partial.iterdir():
-        if other != folder:
+        if other == folder:
+            continue
+        if other.is_dir() and not other.is_symlink():
             shutil.rmtree(other)
+        else:  # files of a version that had no folder for each revision
+            other.unlink()
     return folder
 
 

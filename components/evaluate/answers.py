@@ -11,13 +11,17 @@ from training.measure.measured import Answer
 # Scripts without blanks between words: each character is a word.
 _WORD = re.compile(r"[぀-ヿ㐀-䶿一-鿿가-힯豈-﫿]|[^\W぀-ヿ㐀-䶿一-鿿가-힯豈-﫿]+")
 
+# What some models write before they answer; one that was not closed takes up the whole answer.
+_THOUGHT = re.compile(r"\A\s*<think>.*?(</think>|\Z)", re.DOTALL)
+
 
 def answer_scores(answers: Sequence[Answer]) -> dict[str, np.ndarray]:
     """Scores of the answers that are to be scored, by the names of `training.config.ANSWER_MEASURES`.
 
     `exact_match` is 1 for an answer that is the reference after Unicode normalisation (NFKC), without regard to
     case, to how much white space stands where, and to a full stop at the end; else 0. `rougeL` is the F-measure
-    of the longest common subsequence of words, from 0 to 1.
+    of the longest common subsequence of words, from 0 to 1. Thoughts (`<think>…</think>`) before an answer are not
+    a part of it.
 
     Args:
         answers: Of one model.
@@ -33,10 +37,14 @@ def answer_scores(answers: Sequence[Answer]) -> dict[str, np.ndarray]:
 
     rouge = RougeScorer(["rougeL"], tokenizer=_Words())
     measures: dict[str, Callable[[Answer], float]] = {
-        "exact_match": lambda a: float(_normalised(a.answer) == _normalised(a.reference)),
-        "rougeL": lambda a: float(rouge.score(a.reference, a.answer)["rougeL"].fmeasure),
+        "exact_match": lambda a: float(_normalised(_said(a.answer)) == _normalised(_said(a.reference))),
+        "rougeL": lambda a: float(rouge.score(_said(a.reference), _said(a.answer))["rougeL"].fmeasure),
     }
     return {name: np.array([measure(answer) for answer in scored]) for name, measure in measures.items()}
+
+
+def _said(text: str) -> str:
+    return _THOUGHT.sub("", text)
 
 
 def _normalised(text: str) -> str:

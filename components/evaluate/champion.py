@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Protocol
 
 from components.step import Step
+from training.adapter_folder import WEIGHTS as ADAPTER_WEIGHTS
 from training.config import RunConfig
 from training.errors import UserError
-from training.run_folder import RunFolder
+from training.model_files import weight_files
+from training.run_folder import RunFolder, RunInputs
+from training.store import about
 
 
 class Champion(Protocol):
@@ -46,13 +49,13 @@ class Opponent:
     is_trouble: bool = False
 
 
-def find_opponent(step: Step, config: RunConfig, tokenizer_folder: Path) -> Opponent:
-    """Find the champion, and whether its loss on this run's held-out tokens means anything.
+def find_opponent(step: Step, config: RunConfig, inputs: RunInputs) -> Opponent:
+    """Find the champion, and whether it can be measured on this run's held-out tokens and that means anything.
 
     Args:
         step: The step at work.
         config: The run's.
-        tokenizer_folder: A folder with the tokenizer that the data set was made with.
+        inputs: The run's; the model's tokenizer made the data set.
     """
     if not config.evaluation.champion:
         return Opponent(reason="evaluation.champion is false, so the champion is not compared with.")
@@ -73,16 +76,46 @@ def find_opponent(step: Step, config: RunConfig, tokenizer_folder: Path) -> Oppo
         return Opponent(
             version=version, reason=f"Version {version}, which holds the alias {alias}, is this run's own."
         )
-    if not _same_tokenizer(champion.folder, tokenizer_folder):
-        return Opponent(
-            version=version,
-            reason=(
-                f"Version {version}, which holds the alias {alias}, has another tokenizer, so that its loss per "
-                "token cannot be compared."
-            ),
-            is_trouble=True,
-        )
+    trouble = (
+        _TOKENIZER
+        if not _same_tokenizer(champion.folder, inputs.model)
+        else _why_not_measured(champion, config, inputs.dataset)
+    )
+    if trouble:
+        reason = f"Version {version}, which holds the alias {alias}, is not compared with: {trouble}."
+        return Opponent(version=version, reason=reason, is_trouble=True)
     return Opponent(champion, version)
+
+
+_TOKENIZER = "it has another tokenizer, so that its loss per token means something else"
+
+
+def _why_not_measured(champion: Champion, config: RunConfig, dataset: Path) -> str:
+    """Why a model cannot take this data set's held-out rows and prompts; empty if it can.
+
+    Said by its files before a job starts, whose ranks would fail of it, and with them the whole evaluation.
+    """
+    from safetensors import SafetensorError, safe_open
+    from transformers import AutoConfig
+
+    from training.data import PackedDataset, check_lengths
+    from training.measure.generate import check_room, pick_prompts
+
+    adapter = [champion.folder / ADAPTER_WEIGHTS] if champion.base_folder is not None else []
+    whole = champion.base_folder or champion.folder
+    try:
+        model = AutoConfig.from_pretrained(whole)
+        for file in (*adapter, *weight_files(whole)):
+            with safe_open(file, framework="numpy"):
+                pass  # its head tells whether it is whole
+        check_lengths(PackedDataset(dataset / "heldout.arrow"), model, config.model.max_context)
+        evaluation = config.evaluation
+        if pick_prompts(dataset, evaluation.num_generations, evaluation.num_scored):
+            check_room(model, evaluation.max_new_tokens)
+    except (UserError, OSError, ValueError, SafetensorError) as error:
+        return str(error).rstrip(".")
+    highest, rows = int(about(dataset)["max_token_id"]), model.get_text_config().vocab_size
+    return f"the data has the token {highest}, and its vocabulary ends at {rows - 1}" if highest >= rows else ""
 
 
 def _same_tokenizer(one: Path, other: Path) -> bool:

@@ -67,11 +67,13 @@ def evaluate_run(
     if not has_model(folder.model):
         raise UserError(f"the run '{folder.run}' has no tuned model in {folder.model}: run the step train again")
     check_tasks(config.evaluation.tasks)
-    opponent = find_opponent(step, config, inputs.model)
+    opponent = find_opponent(step, config, inputs)
     if opponent.is_trouble:
         print(opponent.reason, flush=True)
         step.write(Note(level="warning", text=opponent.reason))
     subjects = subjects_of(folder, config, inputs, opponent.champion)
+    # A decision must not outlive what it was reached on.
+    (folder.evaluation / "gate.json").unlink(missing_ok=True)
     # What was set on the task train alone, as its GPUs, is meant for these pods too.
     pods = (task or TaskSettings()).or_saved(folder)
     measured = measure(step, config, subjects, pods, job)

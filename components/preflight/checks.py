@@ -114,11 +114,11 @@ def _look_at_first_rows(source: Source, max_malformed: int) -> None:
 
 
 def _shown(source: Source) -> str:
-    if isinstance(source, FileSource) and len(source.files) > 1:
-        return (
-            f"{source.name} ({len(source.files):,} files, {sum(file.size for file in source.files) / 1e9:.2f} GB)"
-        )
-    return source.name
+    if not isinstance(source, FileSource) or (len(source.files) == 1 and source.split is None):
+        return source.name
+    num_files = f"{len(source.files):,} file{'s' * (len(source.files) > 1)}"
+    of_split = "" if source.split is None else f" of the split '{source.split}'"
+    return f"{source.name} ({num_files}{of_split}, {sum(file.size for file in source.files) / 1e9:.2f} GB)"
 
 
 def _ranks(config: RunConfig) -> Finding:

@@ -117,7 +117,7 @@ def _check(spool: Spool, data: DataConfig, names: Sequence[str], first_heldout: 
     num_heldout = sum(count(spool, fates, source, Fate.HELDOUT) for source in range(spool.num_sources))
     for source in range(first_heldout):
         if not count(spool, fates, source, Fate.TRAIN):
-            raise UserError(_nothing_left(spool, data, names, source, fates, num_heldout))
+            raise UserError(_nothing_left(spool, data, names, source, fates))
     if not num_heldout:
         reason = (
             "data.heldout_fraction is 0: raise it"
@@ -129,9 +129,7 @@ def _check(spool: Spool, data: DataConfig, names: Sequence[str], first_heldout: 
         )
 
 
-def _nothing_left(
-    spool: Spool, data: DataConfig, names: Sequence[str], source: int, fates: np.ndarray, num_heldout: int
-) -> str:
+def _nothing_left(spool: Spool, data: DataConfig, names: Sequence[str], source: int, fates: np.ndarray) -> str:
     total = len(spool.range_of(source))
     if not total:
         return f"no row of {names[source]} can be used: mend it, or leave it out of data.train"

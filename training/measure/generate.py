@@ -93,7 +93,9 @@ def generate_answers(
     Raises:
         UserError: Answers of that length do not fit into the model's context.
     """
-    room = _room_for_prompt(model, max_new_tokens)
+    if not prompts:
+        return []
+    room = check_room(model.config, max_new_tokens)
     encoded = [tokenizer.encode(prompt, add_special_tokens=False)[-room:] for prompt in prompts]
     stops = stop_tokens(model, tokenizer)
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -115,6 +117,27 @@ def generate_answers(
     dist.all_gather_object(parts, mine)
     found = {i: answer for part in parts for i, answer in part.items()}
     return [found[i] for i in range(len(prompts))]
+
+
+def check_room(config: Any, max_new_tokens: int) -> int:
+    """Make sure that answers fit into a model's context; returns the tokens that are left for a prompt.
+
+    Args:
+        config: The model's transformers config.
+        max_new_tokens: Longest answer.
+
+    Raises:
+        UserError: They do not.
+    """
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        return sys.maxsize
+    if max_new_tokens >= context:
+        raise UserError(
+            f"evaluation.max_new_tokens is {max_new_tokens}, but the model's context is {context} tokens, prompt "
+            "included: choose less"
+        )
+    return int(context) - max_new_tokens
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> list[int]:
@@ -171,15 +194,3 @@ def _up_to_stop(tokens: list[int], stops: list[int]) -> list[int]:
         if token in stops:
             return tokens[:position]
     return tokens
-
-
-def _room_for_prompt(model: Any, max_new_tokens: int) -> int:
-    context = getattr(model.config, "max_position_embeddings", None)
-    if context is None:
-        return sys.maxsize
-    if max_new_tokens >= context:
-        raise UserError(
-            f"evaluation.max_new_tokens is {max_new_tokens}, but the model's context is {context} tokens, prompt "
-            "included: choose less"
-        )
-    return int(context) - max_new_tokens

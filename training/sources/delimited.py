@@ -9,7 +9,7 @@ from typing import Any
 
 from training.errors import UserError
 from training.sources.lines import BLOCK_BYTES
-from training.sources.rows import Malformed, Row
+from training.sources.rows import Malformed, Row, check_columns
 
 _MAX_FIELD = 2**26
 """Longest field, in characters. A quote that is never closed is told here, before all the file is one field."""
@@ -134,9 +134,7 @@ def _header(reader: Any, name: str, delimiter: str) -> tuple[str, ...]:
             f"the header of {name} is one column, '{header[0]}', with {odd[0]} and without "
             f"{_SEPARATORS[delimiter]}: save the file with commas as .csv, or with tabs as .tsv"
         )
-    twice = sorted({field for field in header if header.count(field) > 1})
-    if twice:
-        raise UserError(f"the header of {name} names the column '{twice[0]}' twice: give each column its own name")
+    check_columns(f"the header of {name}", header)
     return header
 
 

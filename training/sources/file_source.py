@@ -30,6 +30,9 @@ _READERS: dict[Kind, Callable[[BufferedReader, str], Iterator[Block]]] = {
 
 _BINARY = ("parquet", "arrow")
 
+_POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a file begins that Git LFS left in the place of a large one."""
+
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -42,11 +45,13 @@ class FileSource:
         name: For people.
         kind: What the files are.
         files: In their order, at least one.
+        split: The split that they were chosen for; None where there are no splits.
     """
 
     name: str
     kind: Kind
     files: tuple[File, ...]
+    split: str | None
 
     @cached_property
     def content(self) -> str:
@@ -79,10 +84,18 @@ def _blocks(file: File, kind: Kind) -> Iterator[Block]:
     assert split is not None
     compression = split[1]
     with _errors(file, kind in _BINARY or compression is not None), contextlib.closing(file.open()) as raw:
+        _check_is_no_pointer(raw, file.name)
         stream = raw if compression is None else _decompressed(raw, compression)
         if kind not in _BINARY:
             _pass_mark(stream, file.name)
         yield from _READERS[kind](stream, file.name)
+
+
+def _check_is_no_pointer(stream: BufferedReader, name: str) -> None:
+    if stream.peek(len(_POINTER)).startswith(_POINTER):
+        raise UserError(
+            f"{name} is a Git LFS pointer, not the data that it stands for: fetch that with `git lfs pull`"
+        )
 
 
 def _decompressed(stream: BufferedReader, compression: str) -> BufferedReader:

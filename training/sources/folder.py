@@ -43,7 +43,9 @@ def choose(name: str, files: Mapping[str, File], split: str) -> Chosen:
     splits = _written_by_datasets(files, "dataset_dict.json", "splits")
     if splits is not None:
         _check_split(name, split, splits)
-        inside = {part.removeprefix(f"{split}/"): file for part, file in files.items() if part.startswith(f"{split}/")}
+        inside = {
+            part.removeprefix(f"{split}/"): file for part, file in files.items() if part.startswith(f"{split}/")
+        }
         return Chosen(_saved(name, inside) or list(_data(name, inside).values()), split)
     saved = _saved(name, files)
     return Chosen(saved, None) if saved else _by_names(name, _data(name, files), split)

@@ -12,36 +12,35 @@ from training.sources.kinds import is_data
 _PROJECT = Path(__file__).resolve().parents[2]
 
 
-def find_files(name: str, split: str | None) -> list[File] | None:
-    """The files of a path, a folder, a glob or an `s3://` address, in their order; None where there are none.
+def find_files(name: str, split: str) -> Chosen | None:
+    """The files of a path, a folder, a glob or an `s3://` address; None where there are none.
 
     Relative paths start at the working folder, or else at the project, so that its own data is found.
 
     Args:
         name: As the user wrote it.
-        split: Chosen from a folder of splits that `datasets` saved.
+        split: Chosen from a folder of several splits.
 
     Raises:
-        UserError: A folder has no data, or S3 cannot be looked at.
+        UserError: A folder has no data or not the split, a path is of what is no file, or S3 cannot be looked at.
     """
     if name.startswith(SCHEME):
-        objects = list_objects(name)
-        if len(objects) == 1 and SCHEME + objects[0].path == name:
-            return [S3File(objects[0])]
-        if _is_glob(name):
-            return [S3File(found) for found in objects if is_data(PurePosixPath(found.path).name)] or None
-        start = len(name.removeprefix(SCHEME).rstrip("/")) + 1
-        return _chosen(name, {found.path[start:]: S3File(found) for found in objects}, split) if objects else None
-    wanted = Path(name).expanduser()
-    path = next((place / wanted for place in _places(name) if (place / wanted).exists()), None)
-    if path is None and _is_glob(name):
-        return _globbed(name)
+        return _in_s3(name, split)
+    path = local_path(name)
     if path is None:
-        return None
-    if not path.is_dir():
-        return [LocalFile(path, name)]
-    inside = (found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file())
-    return _chosen(name, {part: LocalFile(path / part, f"{name.rstrip('/')}/{part}") for part in inside}, split)
+        return _globbed(name) if _is_glob(name) else None
+    if path.is_dir():
+        inside = (found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file())
+        return choose(name, {part: LocalFile(path / part, f"{name.rstrip('/')}/{part}") for part in inside}, split)
+    if not path.is_file():
+        raise UserError(f"'{name}' is neither a file nor a folder (a pipe or a device?): save the data as a file")
+    return Chosen([LocalFile(path, name)], None)
+
+
+def local_path(name: str) -> Path | None:
+    """The file or folder that a path leads to; None if there is none."""
+    wanted = Path(name).expanduser()
+    return next((place / wanted for place in _places(name) if (place / wanted).exists()), None)
 
 
 def where_looked(name: str) -> str:
@@ -58,13 +57,25 @@ def _places(name: str) -> list[Path]:
     return [here, _PROJECT]
 
 
-def _globbed(name: str) -> list[File] | None:
+def _in_s3(name: str, split: str) -> Chosen | None:
+    objects = {found.path: S3File(found) for found in list_objects(name)}
+    path = name.removeprefix(SCHEME)
+    if path in objects:
+        return Chosen([objects[path]], None)
+    if _is_glob(name):
+        files: list[File] = [file for part, file in objects.items() if is_data(PurePosixPath(part).name)]
+        return Chosen(files, None) if files else None
+    start = len(path.rstrip("/")) + 1
+    return choose(name, {part[start:]: file for part, file in objects.items()}, split) if objects else None
+
+
+def _globbed(name: str) -> Chosen | None:
     for place in _places(name):
         # Unlike Path.glob it takes a pattern that begins at the root too.
         found = glob.glob(str(Path(name).expanduser()), root_dir=place, recursive=True)  # noqa: PTH207
         files = [part for part in sorted(found) if (place / part).is_file() and is_data(PurePosixPath(part).name)]
         if files:
-            return [LocalFile(place / part, part) for part in files]
+            return Chosen([LocalFile(place / part, part) for part in files], None)
     return None
 
 

@@ -1,7 +1,10 @@
 """Rows, and what reads them."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
+
+from training.errors import UserError
 
 
 class Row(NamedTuple):
@@ -64,3 +67,18 @@ def rows_of(source: Source) -> Iterator[Row | Malformed]:
     """
     for block in source.blocks():
         yield from block.rows()
+
+
+def check_columns(where: str, columns: Sequence[str]) -> None:
+    """Check that a row can be told by its columns.
+
+    Args:
+        where: What names the columns, as a sentence begins.
+        columns: Their names.
+
+    Raises:
+        UserError: Two have the same name.
+    """
+    twice = next((name for name, number in Counter(columns).items() if number > 1), None)
+    if twice is not None:
+        raise UserError(f"{where} names the column '{twice}' twice: give each column its own name")

@@ -9,13 +9,16 @@ from io import BufferedReader
 from typing import Any
 
 from training.sources.lines import BLOCK_BYTES
-from training.sources.rows import Malformed, Row
+from training.sources.rows import Malformed, Row, check_columns
 
 MAX_ROWS = 8192
 """Most rows of a block."""
 
 _ARROW_FILE = b"ARROW1\0\0"
 """How an Arrow file begins; after it stands the same as in an Arrow stream."""
+
+_UNREADABLE = (ValueError, OverflowError, KeyError)
+"""What pyarrow raises for a value that Python has not: no UTF-8, a year beyond 9999, an unknown time zone."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,13 @@ class TableBlock:
         table = pa.ipc.open_stream(self.data).read_all()
         decode = _json_decoder(table.schema)
         try:
-            rows: list[dict[str, Any] | None] = table.to_pylist()
-        except UnicodeDecodeError:
-            rows = [_one_row(table.slice(place, 1)) for place in range(table.num_rows)]
+            rows: list[dict[str, Any] | str] = table.to_pylist()
+        except _UNREADABLE:
+            rows = [_row_or_problem(table.slice(place, 1)) for place in range(table.num_rows)]
         for number, values in enumerate(rows, self.first_row):
             origin = f"{self.name} row {number}"
-            if values is None:
-                yield Malformed(origin, "is not UTF-8: write the file's strings in this encoding")
+            if isinstance(values, str):
+                yield Malformed(origin, values)
             else:
                 yield Row(origin, decode(values) if decode else values)
 
@@ -56,9 +59,13 @@ def table_blocks(batches: Iterable[Any], name: str) -> Iterator[TableBlock]:
     Args:
         batches: Record batches of pyarrow, in their order.
         name: Of what they are read from.
+
+    Raises:
+        UserError: Two columns have the same name.
     """
     first_row = 1
     for batch in batches:
+        check_columns(f"the schema of {name}", batch.schema.names)
         step = max(1, min(MAX_ROWS, batch.num_rows * BLOCK_BYTES // max(1, batch.nbytes)))
         for place in range(0, batch.num_rows, step):
             part = batch.slice(place, step)
@@ -119,11 +126,13 @@ def _as_stream(batch: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _one_row(table: Any) -> dict[str, Any] | None:
+def _row_or_problem(table: Any) -> dict[str, Any] | str:
     try:
         values: dict[str, Any] = table.to_pylist()[0]
     except UnicodeDecodeError:
-        return None
+        return "is not UTF-8: write the file's strings in this encoding"
+    except _UNREADABLE as error:
+        return f"has a value that cannot be read ({error}): write it as a string, or leave its column out"
     return values
 
 

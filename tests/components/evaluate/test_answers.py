@@ -25,6 +25,9 @@ def scores(answer, reference):
         ("sat cat the", "the cat sat", 0, 1 / 3),
         ("", "the cat", 0, 0),
         ("", "", 1, 0),
+        ("<think>\n\n</think>\n\nthe cat", "the cat", 1, 1),
+        ("<think>the cat", "the cat", 0, 0),
+        ("the cat", "<think>a dog?</think>the cat", 1, 1),
         # The package's own tokenizer would find no word in either.
         ("Größe über alles", "größe unter alles", 0, 2 / 3),
         ("我喜欢猫", "我喜欢狗", 0, 3 / 4),
