@@ -104,6 +104,7 @@ def finetune(
     """
     job = dsl.PIPELINE_JOB_NAME_PLACEHOLDER
     stop = _on_store(stop_training_step(store=store, run=run, job=job), store_claim)
+    _with_secret(stop, secret, _TRACKING)
     with dsl.ExitHandler(stop):
         prepared = preflight_step(
             store=store,

@@ -28,7 +28,7 @@ TOKENIZER_FILES = (
 SMALL_FILES = ("config.json", "generation_config.json", WEIGHTS_INDEX, *TOKENIZER_FILES)
 """All that is taken of a model besides its weights."""
 
-_VOCABULARIES = (
+VOCABULARIES = (
     "tokenizer.json",
     "tokenizer.model",
     "vocab.json",
@@ -36,6 +36,7 @@ _VOCABULARIES = (
     "spiece.model",
     "tekken.json",
 )
+"""Files without one of which there is no tokenizer."""
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".msgpack", ".h5")
 
@@ -113,7 +114,7 @@ def check_names(where: str, names: Collection[str]) -> None:
             f"{where} has no config.json, so it is not a model that transformers can load: set model.name "
             "to a folder that save_pretrained wrote"
         )
-    if not any(name in names for name in _VOCABULARIES):
+    if not any(name in names for name in VOCABULARIES):
         raise UserError(
             f"{where} has no tokenizer (tokenizer.json): save the model's tokenizer into it with save_pretrained"
         )

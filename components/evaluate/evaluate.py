@@ -23,7 +23,7 @@ from training.history import History, read_history
 from training.hub import quiet_libraries
 from training.measure.measured import Measured
 from training.measure.request import ModelName
-from training.measure.tasks import check_tasks
+from training.measure.task_files import check_tasks
 from training.run_folder import RunFolder, RunInputs
 from training.store import about, write_atomically
 

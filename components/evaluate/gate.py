@@ -97,9 +97,14 @@ def _against_champion(gate: GateConfig, tuned: ModelResult, champion: ModelResul
 
 
 def _above_floor(name: str, least: float, tuned: ModelResult) -> tuple[bool, str]:
+    if name in tuned.lower_is_better:
+        return False, (
+            f"registry.gate.floors names {name}, of which lower is better, so it has no floor: see to it with "
+            "registry.gate.max_drops, which is how much worse it may become."
+        )
     found = _score(tuned, name)
     if found is None:
-        return False, _not_measured("floors", name, tuned)
+        return False, _not_comparable("floors", name, tuned)
     if _decimal(found) >= _decimal(least):
         return True, f"{name} is {found:.4g}, at least the {least:g} that registry.gate.floors asks for."
     return False, f"{name} is {found:.4g}, below the {least:g} that registry.gate.floors asks for."
@@ -108,11 +113,15 @@ def _above_floor(name: str, least: float, tuned: ModelResult) -> tuple[bool, str
 def _not_forgotten(name: str, most: float, tuned: ModelResult, base: ModelResult) -> tuple[bool, str]:
     after, before = _score(tuned, name), _score(base, name)
     if after is None or before is None:
-        return False, _not_measured("max_drops", name, tuned)
+        return False, _not_comparable("max_drops", name, tuned if after is None else base)
     went = f"{name} went from {before:.4g} to {after:.4g}"
-    if _decimal(before) - _decimal(after) <= _decimal(most):
-        return True, f"{went}, a drop of no more than the {most:g} that registry.gate.max_drops allows."
-    return False, f"{went}, a drop of more than the {most:g} that registry.gate.max_drops allows."
+    better, worse = _decimal(before), _decimal(after)
+    loss = "drop"
+    if name in tuned.lower_is_better:
+        better, worse, loss = worse, better, "rise"
+    if better - worse <= _decimal(most):
+        return True, f"{went}, a {loss} of no more than the {most:g} that registry.gate.max_drops allows."
+    return False, f"{went}, a {loss} of more than the {most:g} that registry.gate.max_drops allows."
 
 
 def _score(result: ModelResult, name: str) -> float | None:
@@ -121,9 +130,12 @@ def _score(result: ModelResult, name: str) -> float | None:
     return found.value if found is not None and math.isfinite(found.value) else None
 
 
-def _not_measured(rule: str, name: str, tuned: ModelResult) -> str:
-    there = f"measured were {', '.join(tuned.scores)}" if tuned.scores else "no scores were measured"
-    return f"registry.gate.{rule} names {name}, which was not measured: {there}."
+def _not_comparable(rule: str, name: str, result: ModelResult) -> str:
+    names = f"registry.gate.{rule} names {name}, which"
+    if name in result.scores:
+        return f"{names} is {result.scores[name].value} for the {result.name} model and cannot be compared."
+    there = f"measured were {', '.join(result.scores)}" if result.scores else "no scores were measured"
+    return f"{names} was not measured: {there}."
 
 
 def _decimal(value: float) -> Decimal:

@@ -58,6 +58,7 @@ class ModelResult:
         changes: Of the tuned model: by how much its loss is higher than another's, by the other's name.
         sources: The same for each data source.
         scores: Of answers, by the names of `ANSWER_MEASURES`, and of tasks, by `task/measure`.
+        lower_is_better: Names of the scores of which lower is better.
         score_changes: Of the tuned model: by how much a score is higher than another's, by the other's name.
         generations: Answers for the report.
         seconds: How long the measurement took, loading included.
@@ -74,6 +75,7 @@ class ModelResult:
     changes: dict[ModelName, Estimate]
     sources: tuple[SourceResult, ...]
     scores: dict[str, Estimate]
+    lower_is_better: tuple[str, ...]
     score_changes: dict[ModelName, dict[str, Estimate]]
     generations: tuple[Generation, ...]
     seconds: float
@@ -120,6 +122,7 @@ def result_of(measured: Measured, others: tuple[Measured, ...] = ()) -> ModelRes
         changes={other.name: _change(documents, other.documents) for other in others},
         sources=_sources(measured, others),
         scores={name: mean_estimate(values) for name, values in answers.items()} | tasks,
+        lower_is_better=tuple(name for name, score in measured.tasks.items() if score.lower_is_better),
         score_changes={other.name: _score_changes(measured, other, answers) for other in others},
         generations=tuple(
             Generation(answer.question, answer.reference, answer.answer)
@@ -155,6 +158,7 @@ def load_result(file: Path) -> ModelResult:
                 for source in content["sources"]
             ),
             "scores": _estimates(content["scores"]),
+            "lower_is_better": tuple(content["lower_is_better"]),
             "score_changes": {name: _estimates(changes) for name, changes in content["score_changes"].items()},
             "generations": tuple(Generation(**generation) for generation in content["generations"]),
         }

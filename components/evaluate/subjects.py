@@ -6,11 +6,11 @@ from pathlib import Path
 from components.evaluate.champion import Champion
 from training.config import RunConfig
 from training.measure.request import Subject
-from training.measure.tasks import identity_of
+from training.measure.task_files import identity_of
 from training.run_folder import RunFolder, RunInputs
 from training.store import MANIFEST, checksum, fingerprint
 
-_VERSION = 3
+_VERSION = 4
 """Part of every result's fingerprint: raise it when the way of measuring changes."""
 
 

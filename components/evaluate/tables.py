@@ -98,10 +98,12 @@ def score_rows(models: Sequence[ModelResult], tuned: ModelResult) -> list[Row]:
     rows = []
     for name, score in tuned.scores.items():
         kind = "answers" if name in ANSWER_MEASURES else "examples"
+        notes = [f"{formats.as_count(score.count)} {kind}"] if score.count else []
+        notes += ["lower is better"] if name in tuned.lower_is_better else []
         rows.append(
             Row(
                 _LABELS.get(name, name),
-                f"{formats.as_count(score.count)} {kind}" if score.count else "",
+                ", ".join(notes),
                 (
                     *(_score(model.scores, name, formats.as_score) for model in models),
                     *(

@@ -1,7 +1,7 @@
 """The gate's decision, which the evaluate step reached, carried out on the aliases."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from components.tracking.history import move_alias
@@ -81,9 +81,9 @@ def carry_out(
     with turn(client, name):
         client.set_registered_model_alias(name, CANDIDATE, number)
         holder = alias_holder(client, name, alias)
-        known = {None, number, decision.champion_version}
-        if decision.passed and compares and holder not in known:
-            decision = _not_compared(decision, alias, str(holder))
+        if decision.passed and holder not in {None, number, decision.champion_version}:
+            judge = _not_compared if compares else _not_to_be_compared
+            decision = judge(decision, alias, str(holder))
         if decision.passed and holder != number:
             move_alias(client, name, alias, number)
             if (now := alias_holder(client, name, alias)) != number:
@@ -103,3 +103,11 @@ def _not_compared(decision: Decision, alias: str, holder: str) -> Decision:
         "run the evaluate step again, and then this one."
     )
     return Decision(False, (*decision.reasons, reason), decision.champion_version)
+
+
+def _not_to_be_compared(decision: Decision, alias: str, holder: str) -> Decision:
+    reason = (
+        f"The alias {alias} moves from version {holder}, which the tuned model was not compared with, since "
+        "evaluation.champion is false."
+    )
+    return replace(decision, reasons=(*decision.reasons, reason))

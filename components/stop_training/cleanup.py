@@ -4,12 +4,13 @@ from components.jobs.attempts import forget_verdict
 from components.jobs.report import fenced, newest_report
 from components.jobs.supervisor import stop_abandoned
 from components.step import Step
+from components.tracking.closing import end_in_mlflow
 from training.events import Span, read_events
 from training.store import Store
 
 
 def clean_up(step: Step, state: str) -> str:
-    """Stop jobs of the run that are still there, and remove what killed writers left in the store.
+    """Stop jobs of the run that are still there, remove what killed writers left in the store, end it in MLflow.
 
     Args:
         step: The step's surroundings.
@@ -18,6 +19,7 @@ def clean_up(step: Step, state: str) -> str:
     Returns:
         Markdown for people: how the pipeline ended, and why the training or the evaluation failed if it did.
     """
+    is_stopped = state.startswith("CANCEL") or step.folder.stop_request.exists()
     step.folder.stop_request.unlink(missing_ok=True)
     jobs = [step.folder, step.folder.seen_from("evaluation")]
     for folder in jobs:
@@ -28,6 +30,9 @@ def clean_up(step: Step, state: str) -> str:
         step.note(f"stopped {stopped} job(s) that were still running")
     if swept:
         step.note(f"removed {len(swept)} unfinished folder(s) from the store")
+    # Last, since it may have to wait. A pipeline that succeeded has said so itself.
+    if state != "SUCCEEDED":
+        end_in_mlflow(step.folder, "KILLED" if is_stopped else "FAILED", step.note)
     step.detail = f"the pipeline ended: {state}"
     return newest_report(jobs[0]) or newest_report(jobs[1]) or _page(step, state)
 

@@ -11,7 +11,8 @@ def stop_training(
 ) -> None:
     """Leave nothing behind, however the pipeline ended: stop what still trains, sweep unfinished work.
 
-    It also says why the training failed, if it did: Kubeflow keeps no artifact of a step that failed.
+    MLflow is told if the run did not get to its end. The step also says why the training failed, if it did:
+    Kubeflow keeps no artifact of a step that failed.
 
     Args:
         store: Root folder of the store.

@@ -46,9 +46,7 @@ class Mirror:
         self._folder = folder.seen_from("training")
         self._several_nodes = config.parallel.num_nodes > 1
         self._experiment = _experiment(connection, config.registry.experiment)
-        self.run = self._open(
-            {"shardline.run": folder.run, "shardline.run_id": folder.identity()}, folder.run, first_event_at
-        )
+        self.run = self._open(run_tags(folder), folder.run, first_event_at)
         self.log = RunLog(self._client, self.run.info.run_id)
         self._attempts: dict[int, RunLog] = {}
         self._told: dict[int, dict[str, Any]] = {}
@@ -129,13 +127,22 @@ class Mirror:
         return self._attempts[number]
 
     def _open(self, tags: Mapping[str, str], name: str, began: float | None) -> Any:
-        query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
-        found = self._client.search_runs([self._experiment], filter_string=query, max_results=1)
-        if found:
+        if found := search_by_tags(self._client, self._experiment, tags):
             return found[0]
         start = None if began is None else milliseconds(began)
         tags = {**tags, "mlflow.source.name": "shardline", "mlflow.source.type": "JOB"}
         return self._client.create_run(self._experiment, run_name=name, tags=tags, start_time=start)
+
+
+def run_tags(folder: RunFolder) -> dict[str, str]:
+    """The tags by which a run is found again."""
+    return {"shardline.run": folder.run, "shardline.run_id": folder.identity()}
+
+
+def search_by_tags(client: Any, experiment: str, tags: Mapping[str, str]) -> list[Any]:
+    """The MLflow runs of an experiment, by its id, that have all of these tags; the newest first."""
+    query = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+    return list(client.search_runs([experiment], filter_string=query))
 
 
 def flatten(fields: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:

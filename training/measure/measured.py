@@ -46,11 +46,13 @@ class TaskScore:
         value: As lm-eval says it.
         stderr: Its standard error; None where lm-eval has none.
         count: Examples.
+        lower_is_better: Whether it is, as of a perplexity.
     """
 
     value: float
     stderr: float | None
     count: int
+    lower_is_better: bool
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,13 @@ def load_measured(folder: Path, key: str) -> Measured | None:
                 "tasks": {name: TaskScore(**score) for name, score in content["tasks"].items()},
             }
         )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile):
         return None
 
 
 def copy_measured(source: Path, folder: Path) -> None:
-    """Copy a result."""
+    """Copy a result; the file that makes it one comes last."""
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "measured.json").unlink(missing_ok=True)
     for name in ("documents.npz", "measured.json"):
         shutil.copyfile(source / name, folder / name)

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ from training.measure.measured import Answer, Measured, load_measured, save_meas
 from training.measure.request import Subject, measured_folder, read_request
 from training.measure.settings import Settings
 from training.measure.sources import heldout_sources
-from training.measure.tasks import score_tasks
+from training.measure.tasks import load_tasks, score_tasks
+from training.model_files import VOCABULARIES
 from training.run_folder import RunFolder
 from training.store import about
 
@@ -48,7 +50,8 @@ class MeasuringRank:
         self.folder = folder
         self.events = events
         self.config = folder.config()
-        self.dataset = folder.inputs().dataset
+        self.inputs = folder.inputs()
+        self.dataset = self.inputs.dataset
         self.settings = Settings.of(self.config)
 
     def run(self) -> bool:
@@ -61,8 +64,10 @@ class MeasuringRank:
         transformers.logging.disable_progress_bar()
         use_device(self.settings.device)
         dist.init_process_group(collective_backend(self.settings.device), timeout=_COLLECTIVE_TIMEOUT)
-        for subject in self._missing():
-            measured = self._measure(subject)
+        missing = self._missing()
+        tasks = load_tasks(self.config.evaluation) if missing else None
+        for subject in missing:
+            measured = self._measure(subject, tasks)
             if dist.get_rank() == 0:
                 save_measured(measured, measured_folder(self.folder, subject.name))
         # Nobody leaves before all are done: a launcher may take the first to leave as the end of the job.
@@ -86,7 +91,7 @@ class MeasuringRank:
         subjects: list[Subject] = missing[0]
         return subjects
 
-    def _measure(self, subject: Subject) -> Measured:
+    def _measure(self, subject: Subject, tasks: Any) -> Measured:
         started = time.monotonic()
         settings, evaluation = self.settings, self.config.evaluation
         samples = PackedDataset(self.dataset / "heldout.arrow")
@@ -107,10 +112,12 @@ class MeasuringRank:
         if model.config._attn_implementation == attention.NAME:
             # Answers are generated with a mask and a cache, which attention by documents does not take.
             model.set_attn_implementation("sdpa")
-        tokenizer = AutoTokenizer.from_pretrained(subject.folder)
+        tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_folder(subject))
         answers = self._answers(subject, model, tokenizer, is_sharded)
         passes = _Progress(self._say, f"tasks of the {subject.name} model")
-        tasks = score_tasks(model, tokenizer, evaluation, is_sharded=is_sharded, on_pass=passes.count)
+        scores = score_tasks(
+            model, tokenizer, tasks, evaluation.task_limit, is_sharded=is_sharded, on_pass=passes.count
+        )
         del model, bare
         _release_memory(settings.device)
         return Measured(
@@ -124,8 +131,13 @@ class MeasuringRank:
             sources=tuple(source.name for source in sources),
             documents=documents,
             answers=answers,
-            tasks=tasks,
+            tasks=scores,
         )
+
+    def _tokenizer_folder(self, subject: Subject) -> Path:
+        """Of the base model for a model without a tokenizer of its own, as some adapters are."""
+        has_own = any((subject.folder / name).is_file() for name in VOCABULARIES)
+        return subject.folder if has_own else self.inputs.model
 
     def _answers(
         self, subject: Subject, model: PreTrainedModel, tokenizer: Any, is_sharded: bool

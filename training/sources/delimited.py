@@ -8,7 +8,7 @@ from io import BufferedReader
 from typing import Any
 
 from training.errors import UserError
-from training.sources.lines import BLOCK_BYTES
+from training.sources.lines import BLOCK_BYTES, rest_of_line
 from training.sources.rows import Malformed, Row, check_columns
 
 _MAX_FIELD = 2**26
@@ -78,13 +78,13 @@ def delimited_blocks(stream: BufferedReader, name: str, delimiter: str) -> Itera
     They are read here too, to find where one ends, by the same reader as in the block.
 
     Raises:
-        UserError: The header cannot be used.
+        UserError: The header cannot be used, or a line is too long.
     """
     # Latin-1 decodes anything, and what separates fields and records is the same in UTF-8.
     lines: list[bytes] = []
 
     def feed() -> Iterator[str]:
-        for line in stream:
+        while line := rest_of_line(stream, name):
             lines.append(line)
             yield line.decode("latin-1")
 

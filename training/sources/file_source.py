@@ -9,11 +9,11 @@ from io import BufferedReader
 from training.errors import UserError
 from training.s3 import SCHEME, s3_errors
 from training.sources.delimited import delimited_blocks
+from training.sources.file import File
 from training.sources.json_file import json_blocks
 from training.sources.kinds import Kind, split_name
 from training.sources.lines import line_blocks
 from training.sources.paragraphs import paragraph_blocks
-from training.sources.file import File
 from training.sources.rows import Block
 from training.sources.tables import arrow_blocks, parquet_blocks
 from training.store import fingerprint

@@ -28,9 +28,10 @@ class Chosen(NamedTuple):
 def choose(name: str, files: Mapping[str, File], split: str) -> Chosen:
     """The files of a folder that are data.
 
-    Of a folder that `datasets` saved they are those that it lists. In any other, such as a copy of a data set of the
-    hub, names can tell splits: `train-00000-of-00002.parquet`, `test.jsonl`, `dev/a.csv`. Where they tell of several,
-    only the files of the one that is asked for are taken, so that nothing is trained on that is there for a test.
+    Of a folder that `datasets` saved they are those that it lists. In any other, such as a copy of a data set of
+    the hub, names can tell splits: `train-00000-of-00002.parquet`, `test.jsonl`, `dev/a.csv`. Where they tell of
+    several, only the files of the one that is asked for are taken, so that nothing is trained on that is there
+    for a test.
 
     Args:
         name: Of the folder.
@@ -59,8 +60,8 @@ def _by_names(name: str, files: Mapping[str, File], split: str) -> Chosen:
         return Chosen(list(files.values()), split if splits == [split] and not others else None)
     if others:
         raise UserError(
-            f"'{name}' holds files of the splits {', '.join(splits)}, and others beside them ({others[0]}): name those "
-            "to read with a glob such as folder/train*"
+            f"'{name}' holds files of the splits {', '.join(splits)}, and others beside them ({others[0]}): name "
+            "those to read with a glob such as folder/train*"
         )
     _check_split(name, split, splits)
     return Chosen([file for part, file in files.items() if told[part] == split], split)
@@ -92,7 +93,7 @@ def _saved(name: str, files: Mapping[str, File]) -> list[File] | None:
 
 
 def _written_by_datasets(files: Mapping[str, File], part: str, key: str) -> list[Any] | None:
-    """What stands under a key in a file of `datasets`; None if there is no such file, or it is of something else."""
+    """What stands under a key in a file of `datasets`; None if there is no such file, or it is something else."""
     file = files.get(part)
     if file is None or file.size > _MAX_BYTES:
         return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from training.errors import UserError
 from training.sources.json_text import parse
-from training.sources.lines import BLOCK_BYTES, LinesBlock, line_blocks
+from training.sources.lines import BLOCK_BYTES, MAX_RECORD_BYTES, LinesBlock, line_blocks, rest_of_line, too_long
 from training.sources.rows import Malformed, Row
 
 # A string cannot hold a line break, so a quote that is missing spoils the rest of its line only.
@@ -46,7 +46,7 @@ def json_blocks(stream: BufferedReader, name: str) -> Iterator[LinesBlock | Json
     """The records of a file, of which no more than a block and the longest record are in memory.
 
     Raises:
-        UserError: The file ends within a record, or goes on after its array.
+        UserError: The file ends within a record, or goes on after its array, or a record is too long.
     """
     first_line, head = 1, b""
     while (head := stream.readline(BLOCK_BYTES)) and head.isspace():
@@ -55,7 +55,7 @@ def json_blocks(stream: BufferedReader, name: str) -> Iterator[LinesBlock | Json
         return
     is_array = head.lstrip().startswith(b"[")
     if not is_array:
-        head += b"" if head.endswith(b"\n") else stream.readline()
+        head += b"" if head.endswith(b"\n") else rest_of_line(stream, name)
         first = parse(head, "")
         # An empty object is on one line too where all others are on many.
         if isinstance(first, Row) and first.values:
@@ -113,6 +113,8 @@ def _records(stream: BufferedReader, buffer: bytes, line: int, name: str, is_arr
         more = stream.read(max(BLOCK_BYTES, len(buffer) - start))
         if not more:
             break
+        if len(buffer) - start > MAX_RECORD_BYTES:
+            raise too_long(f"record {number + 1}", name)
         buffer, position, start = buffer[start:] + more, position - start, 0
     rest = buffer[start:]
     if is_array or rest.strip():

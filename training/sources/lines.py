@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 
+from training.errors import UserError
 from training.sources.json_text import parse
 from training.sources.rows import Malformed, Row
 
 BLOCK_BYTES = 2**20
 """Size at which a block of any kind ends: small beside the memory, and large beside what a hand-over costs."""
+
+MAX_RECORD_BYTES = 2**28
+"""Longest record. More is not a document but a file of another layout, which would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,37 @@ def line_blocks(stream: BufferedReader, name: str, first_line: int = 1) -> Itera
         stream: Open for reading.
         name: Of the file.
         first_line: Number of the line at which the stream stands.
+
+    Raises:
+        UserError: As `rest_of_line`.
     """
     while data := stream.read(BLOCK_BYTES):
-        data += stream.readline()
+        data += rest_of_line(stream, name)
         if not data.isspace():
             yield LinesBlock(name, first_line, data)
         first_line += data.count(b"\n")
+
+
+def rest_of_line(stream: BufferedReader, name: str) -> bytes:
+    """What is left of a line, with its end; empty at the end of the file.
+
+    Raises:
+        UserError: It is longer than any record.
+    """
+    line = stream.readline(MAX_RECORD_BYTES)
+    if len(line) == MAX_RECORD_BYTES:
+        raise too_long("a line", name)
+    return line
+
+
+def too_long(what: str, name: str) -> UserError:
+    """The error for a record of more than `MAX_RECORD_BYTES`.
+
+    Args:
+        what: The record.
+        name: Of the file.
+    """
+    return UserError(
+        f"{what} of {name} has more than {MAX_RECORD_BYTES / 2**20:,.0f} MiB, as if it never ended: save the file "
+        "with one JSON object a line as .jsonl, or as the kind that it is"
+    )

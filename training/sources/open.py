@@ -82,8 +82,8 @@ def _check_splits(
     for source, found in zip(own, opened[: len(own)], strict=True):
         if source.split is not None and found.split is None:
             raise UserError(
-                f"the split of '{source.source}' is '{source.split}', but it is neither a hub data set nor a folder "
-                "with files of several splits: leave the split out"
+                f"the split of '{source.source}' is '{source.split}', but it is neither a hub data set nor a "
+                "folder with files of several splits: leave the split out"
             )
     setting = f"{field}_split"
     split = getattr(data, setting)

@@ -1,6 +1,8 @@
 """Which files a name stands for: on disk, and in S3."""
 
 import glob
+import os
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from training.errors import UserError
@@ -30,8 +32,8 @@ def find_files(name: str, split: str) -> Chosen | None:
     if path is None:
         return _globbed(name) if _is_glob(name) else None
     if path.is_dir():
-        inside = (found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file())
-        return choose(name, {part: LocalFile(path / part, f"{name.rstrip('/')}/{part}") for part in inside}, split)
+        files = {part: LocalFile(path / part, f"{name.rstrip('/')}/{part}") for part in _inside(path)}
+        return choose(name, files, split)
     if not path.is_file():
         raise UserError(f"'{name}' is neither a file nor a folder (a pipe or a device?): save the data as a file")
     return Chosen([LocalFile(path, name)], None)
@@ -73,10 +75,31 @@ def _globbed(name: str) -> Chosen | None:
     for place in _places(name):
         # Unlike Path.glob it takes a pattern that begins at the root too.
         found = glob.glob(str(Path(name).expanduser()), root_dir=place, recursive=True)  # noqa: PTH207
-        files = [part for part in sorted(found) if (place / part).is_file() and is_data(PurePosixPath(part).name)]
+        files = [part for part in sorted(found) if is_data(PurePosixPath(part).name) and _is_file(place / part)]
         if files:
             return Chosen([LocalFile(place / part, part) for part in files], None)
     return None
+
+
+def _inside(folder: Path) -> Iterator[str]:
+    """What may be data below a folder, through links too; a folder that may not be read is an error, not empty."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    seen = set()
+    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
+        seen.add(os.path.realpath(place))
+        folders[:] = sorted(part for part in folders if os.path.realpath(Path(place, part)) not in seen)
+        for path in (Path(place, part) for part in names if is_data(part)):
+            if _is_file(path):
+                yield path.relative_to(folder).as_posix()
+
+
+def _is_file(path: Path) -> bool:
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"'{path}' is a link that leads nowhere: fetch what it stands for, or remove it")
+    return path.is_file()
 
 
 def _is_glob(name: str) -> bool:

@@ -20,6 +20,7 @@ def result(name, loss, answer="an answer", scores=None):
         changes={},
         sources=(),
         scores={score: around(*what) for score, what in given.items()},
+        lower_is_better=(),
         score_changes={},
         generations=generations,
         seconds=1.5,

@@ -1,6 +1,7 @@
 """The champion as the tuned model's opponent, and every way in which there is none."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,9 @@ def content(step, name):
     return json.loads((step.folder.evaluation / name).read_text())
 
 
-def test_the_champion_is_measured_on_the_same_rows_and_judged(trained_run, evaluate, metrics, holder, jobs_made):
+def test_the_champion_is_measured_on_the_same_rows_and_judged(
+    trained_run, evaluate, metrics, holder, jobs_made, make_model
+):
     champion = holder()
     step = trained_run()
     out = evaluate(step)
@@ -60,7 +63,7 @@ def test_the_champion_is_measured_on_the_same_rows_and_judged(trained_run, evalu
     # Another run finds the measurement in the store.
     evaluate(trained_run("second"), "2")
     assert len(jobs_made) == 2
-    (champion.folder / "model.safetensors").unlink()
+    make_model(6).save_pretrained(champion.folder)
     other = trained_run("third")
     evaluate(other, "3")
     assert content(other, "champion.json")["loss"] == found["loss"], "it was not loaded again"
@@ -87,7 +90,7 @@ def test_without_a_champion_nothing_is_said_of_one(trained_run, evaluate):
 def test_a_champion_that_is_not_wanted_is_not_looked_for(trained_run, holder):
     holder()
     step = trained_run(evaluation={"champion": False})
-    found = find_opponent(step, step.folder.config(), step.folder.inputs().model)
+    found = find_opponent(step, step.folder.config(), step.folder.inputs())
     assert found.champion is None and found.version is None and "evaluation.champion is false" in found.reason
 
 
@@ -101,6 +104,48 @@ def test_another_tokenizer_makes_losses_that_cannot_be_compared(trained_run, eva
     assert gate["champion_version"] == "3" and "has another tokenizer" in gate["reasons"][-1]
     report = (out / "report.html").read_text()
     assert "Attention" in report and "has another tokenizer" in report
+
+
+def truncate(file):
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def change_config(folder, **changes):
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda folder: change_config(folder, max_position_embeddings=8), "a document of 9 tokens, .* context has 8"),
+        (lambda folder: change_config(folder, max_position_embeddings=32), "max_new_tokens is 40, .* 32 tokens"),
+        (lambda folder: change_config(folder, vocab_size=40), "the token 47, and its vocabulary ends at 39"),
+        (lambda folder: change_config(folder, model_type="nobody_knows"), "nobody_knows"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "neither model.safetensors nor"),
+        (lambda folder: truncate(folder / "model.safetensors"), "[Hh]eader"),
+    ],
+)
+def test_a_champion_that_cannot_be_measured_is_not_compared_with(trained_run, holder, spoil, reason):
+    spoil(holder().folder)
+    step = trained_run(evaluation={"max_new_tokens": 40})
+    found = find_opponent(step, step.folder.config(), step.folder.inputs())
+    assert found.champion is None and found.version == "3" and found.is_trouble
+    assert re.fullmatch(
+        rf"Version 3, which holds the alias champion, is not compared with: .*{reason}.*[^.]\.", found.reason, re.S
+    )
+
+
+def test_an_adapter_is_looked_at_with_its_base_model(trained_run, holder, tmp_path, make_model, adapter):
+    make_model(0).save_pretrained(tmp_path / "base")
+    champion = holder(base_folder=tmp_path / "base")
+    champion.folder = adapter
+    step = trained_run()
+    assert find_opponent(step, step.folder.config(), step.folder.inputs()).champion is champion
+    truncate(adapter / "adapter_model.safetensors")
+    found = find_opponent(step, step.folder.config(), step.folder.inputs())
+    assert found.champion is None and "is not compared with: " in found.reason
 
 
 def test_a_registry_that_cannot_be_reached_is_a_warning(trained_run, evaluate, monkeypatch):

@@ -88,6 +88,13 @@ def test_the_page_says_what_a_folder_holds(prepared, tmp_path):
     assert f"| data | mine (2 files, 0.00 GB) + {tmp_path}/train.jsonl, held out: a hashed share |" in page
 
 
+def test_the_page_says_which_split_of_a_folder_is_taken(prepared, tmp_path):
+    for name in ("train", "test"):
+        write(tmp_path / "rows" / f"{name}.jsonl", ROW)
+    _, page = prepared(train=[{"source": str(tmp_path / "rows"), "name": "mine"}])
+    assert "| data | mine (1 file of the split 'train', 0.00 GB), held out: a hashed share |" in page
+
+
 def test_data_in_s3_is_looked_at(prepared, s3_server, monkeypatch):
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from training.errors import UserError
-from training.measure.tasks import check_tasks, identity_of
+from training.measure.task_files import check_tasks, identity_of
 
 
 def test_a_file_of_one_s_own_is_found_and_changes_with_its_content(task_file):

@@ -93,6 +93,24 @@ def test_a_huge_line_is_one_row(tmp_path):
     assert values(write(tmp_path, "t.jsonl", json.dumps(row) + '\n{"text": "b"}\n')) == [row, {"text": "b"}]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl", b"x" * 3000),
+        ("t.jsonl", b'{"a": 1}\n' + b"x" * 3000 + b"\n"),
+        ("t.json", b"[" + b'{"a": ' * 500),
+        ("t.json", b'{"a": ' + b"x" * 3000),
+        ("t.csv", b"a\n" + b"x" * 3000),
+    ],
+)
+def test_a_record_that_never_ends_does_not_fill_the_memory(tmp_path, monkeypatch, name, content):
+    for module in (lines, json_file):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 100)
+        monkeypatch.setattr(module, "MAX_RECORD_BYTES", 1000)
+    with pytest.raises(UserError, match=rf"of .*{name} has more than .* MiB, as if it never ended"):
+        read(write(tmp_path, name, content))
+
+
 # JSON files
 
 ROWS = [{"a": '}],[{\\" "', "b": [1, {"c": []}]}, {"a": "zwei\n\n"}, {"a": "日本"}]

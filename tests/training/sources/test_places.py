@@ -57,6 +57,13 @@ def test_a_compressed_file_that_is_broken_is_told_by_its_name(tmp_path, ending, 
         read(write(tmp_path, f"t.jsonl{ending}", content))
 
 
+@pytest.mark.parametrize("name", [*CONTENTS, "t.parquet", "t.arrow", "t.jsonl.gz", "t.csv.zst"])
+def test_a_pointer_of_git_lfs_is_told_from_data(tmp_path, name):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    with pytest.raises(UserError, match=rf"{name} is a Git LFS pointer, .* `git lfs pull`"):
+        read(write(tmp_path, name, pointer))
+
+
 # Folders and globs
 
 

@@ -1,5 +1,6 @@
 """Parquet and Arrow."""
 
+import datetime
 import pickle
 
 import datasets
@@ -86,10 +87,37 @@ def test_a_string_that_is_not_utf8_is_named_and_the_next_is_read(tmp_path):
     assert malformed.origin.endswith("t.parquet row 2")
 
 
+@pytest.mark.parametrize(
+    ("type_", "value", "bad"),
+    [
+        (pa.timestamp("s"), datetime.datetime(2000, 1, 1), 2**62),
+        (pa.date32(), datetime.date(2000, 1, 1), 2**30),
+    ],
+)
+def test_a_value_that_python_has_not_is_named_and_the_next_is_read(tmp_path, type_, value, bad):
+    column = pa.concat_arrays([pa.array([value], type_), pa.array([bad], type_), pa.array([value], type_)])
+    content = arrow_of_one_batch(pa.table({"n": column}))
+    first, malformed, last = read(write(tmp_path, "t.arrow", content))
+    assert first.values == last.values == {"n": value}
+    assert malformed.origin.endswith("t.arrow row 2")
+    assert malformed.problem.startswith("has a value that cannot be read (")
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
+def test_columns_of_one_name_are_refused(tmp_path, name):
+    table = pa.table([pa.array([1]), pa.array([2])], names=["a", "a"])
+    if name == "t.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        write(tmp_path, name, arrow_of_one_batch(table))
+    with pytest.raises(UserError, match=rf"schema of .*{name} names the column 'a' twice"):
+        read(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", ["t.parquet", "t.arrow"])
 def test_blocks_are_small_whatever_the_groups(tmp_path, name):
     rows = [{"text": f"{n} " * 1000} for n in range(2000)]
-    content = parquet(rows) if name == "t.parquet" else arrow_of_one_batch(rows)
+    content = parquet(rows) if name == "t.parquet" else arrow_of_one_batch(pa.Table.from_pylist(rows))
     blocks = [pickle.loads(pickle.dumps(block)) for block in source_of(write(tmp_path, name, content)).blocks()]
     assert len(blocks) > 5
     assert max(len(block.data) for block in blocks) < 2.5 * 2**20
@@ -98,9 +126,9 @@ def test_blocks_are_small_whatever_the_groups(tmp_path, name):
     assert [int(row.origin.split()[-1]) for row in found] == list(range(1, 2001))
 
 
-def arrow_of_one_batch(rows):
+def arrow_of_one_batch(table):
     buffer = pa.BufferOutputStream()
-    (batch,) = pa.Table.from_pylist(rows).to_batches()
+    (batch,) = table.to_batches()
     with pa.ipc.new_stream(buffer, batch.schema) as writer:
         writer.write_batch(batch)
     return buffer.getvalue().to_pybytes()
