@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.registering_fixtures import migrated_database, ready_run, tiny_llama
 from tests.runs import VOCABULARY, Run, llama_config, packed_rows, save_model, write_arrow
-from tests.servers.s3 import s3_server  # noqa: F401  # a fixture
+from tests.servers.mlflow import mlflow_server
+from tests.servers.s3 import s3_server
 from training.config import RunConfig
 from training.run_folder import RunFolder
 from training.store import Store
+
+# Fixtures: imported here alone, so that what they make for the session is made once.
+__all__ = ["migrated_database", "mlflow_server", "ready_run", "s3_server", "tiny_llama"]
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Fixtures of tests about the registry; a conftest imports those that its tests use."""
+"""Fixtures of tests about the registry; tests/conftest.py imports them."""
 
 import shutil
 from pathlib import Path

@@ -96,6 +96,8 @@ def list_objects(address: str) -> list[S3Object]:
     path = address.removeprefix(SCHEME)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?|arn:aws.*", path):
         raise UserError(f"'{address}' is not of the form s3://BUCKET/KEY, with a bucket's name in small letters")
+    if "?versionId=" in path:
+        raise UserError(f"'{address}' names a version, but the newest is read: leave ?versionId=… out")
     with s3_errors(address):
         store = filesystem()
         is_glob = any(character in path for character in "*?[")
@@ -120,8 +122,12 @@ def s3_errors(address: str) -> Iterator[None]:
     from botocore.exceptions import (
         BotoCoreError,
         ClientError,
+        ConfigNotFound,
+        ConfigParseError,
+        InvalidRegionError,
         NoCredentialsError,
         PartialCredentialsError,
+        ProfileNotFound,
     )
     from s3fs.utils import FileExpired
 
@@ -145,6 +151,11 @@ def s3_errors(address: str) -> Iterator[None]:
         if _code(error) == "NoSuchBucket":
             raise UserError(f"{address} is in a bucket that does not exist: check its name{_at()}") from error
         raise UserError(f"there is nothing at {address}: check the key, and its capitals{_at()}") from error
+    except (ConfigNotFound, ConfigParseError, ProfileNotFound, InvalidRegionError) as error:
+        raise UserError(
+            f"{address} cannot be looked at with these settings ({error}): correct AWS_PROFILE, AWS_CONFIG_FILE, "
+            "AWS_SHARED_CREDENTIALS_FILE or AWS_DEFAULT_REGION"
+        ) from error
     except (BotoCoreError, ConnectionLost, TimeoutError) as error:
         raise UserError(
             f"the store of {address} cannot be reached ({type(error).__name__}){_at()}: check the network and "

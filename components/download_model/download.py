@@ -1,5 +1,6 @@
 """From `model.name` to a published folder that every later step loads from."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from components.download_model.describe import check_context, describe, read_con
 from components.download_model.fetch import copy_folder, fetch_from_hub, fetch_from_s3
 from components.step import Step
 from training.config import RunConfig
+from training.errors import UserError
 from training.hub import quiet_libraries
 from training.model_source import (
     GgufFile,
@@ -46,14 +48,20 @@ def download(step: Step) -> Path:
     store = Store(step.folder.root)
     folder = store.get("models", key)
     found = folder is not None
+    partial = step.folder.path / "download"
     if folder is None:
         # The manifest is written when the block ends, and by then the facts are known.
         facts: dict[str, Any] = {}
         with store.publish("models", key, facts) as staging:
-            licence = _fill(step, config, source, staging)
+            licence = _fill(step, config, source, staging, partial)
             facts.update(source=model.name, revision=model.revision, kind=_KINDS[type(source)])
-            facts.update(license=licence, **describe(staging, takes_weights(model)))
+            try:
+                facts.update(license=licence, **describe(staging, takes_weights(model)))
+            except UserError:
+                shutil.rmtree(partial, ignore_errors=True)  # what is broken has to be fetched again
+                raise
         folder = store.path("models", key)
+    shutil.rmtree(partial, ignore_errors=True)
     known = about(folder)
     check_context(known["context_length"], config)
     step.folder.save_input("model", folder)
@@ -67,13 +75,12 @@ def download(step: Step) -> Path:
     return folder
 
 
-def _fill(step: Step, config: RunConfig, source: ModelSource, staging: Path) -> str | None:
+def _fill(step: Step, config: RunConfig, source: ModelSource, staging: Path, partial: Path) -> str | None:
     """Write the model's files, and return its licence if it is known."""
 
     def check(folder: Path) -> None:
         check_context(read_config(folder).context_length, config)
 
-    partial = step.folder.path / "download"
     if isinstance(source, HubModel):
         return fetch_from_hub(source, config.model, partial, staging, check, step.note)
     if isinstance(source, S3Folder):

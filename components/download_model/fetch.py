@@ -33,7 +33,7 @@ def fetch_from_hub(
     Args:
         source: The model, at a commit.
         model: The config that names it, and says whether its weights are wanted.
-        partial: Folder to download into. It outlives a failure, so that the next try goes on from there.
+        partial: Folder to download into. It stays, so that a try after a failure goes on from there.
         staging: Where the finished files go; on the same volume.
         check: Called with the folder when the small files are there, before gigabytes follow.
         note: Says something to people.
@@ -51,13 +51,13 @@ def fetch_from_hub(
     folder = _folder_of(partial, commit)
     with hub_errors(source.name, commit, "model"):
         info = HfApi().model_info(source.name, revision=commit, files_metadata=True)
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
+        # Not every mirror of the hub says how large a file is.
+        sizes = {file.rfilename: file.size for file in info.siblings or []}
 
         def get(name: str) -> None:
             resume_from_hub(source.name, commit, name, sizes[name], folder / name)
 
         _take(f"the hub model '{source.name}'", sizes, get, model, folder, staging, check, note)
-    shutil.rmtree(partial)
     return getattr(info.card_data, "license", None)
 
 
@@ -83,13 +83,11 @@ def fetch_from_s3(
     def get(name: str) -> None:
         resume_from_s3(objects[name], folder / name)
 
-    sizes = {name: found.size for name, found in objects.items()}
+    sizes: dict[str, int | None] = {name: found.size for name, found in objects.items()}
     _take(f"'{source.address}'", sizes, get, model, folder, staging, check, note)
     if card is not None:
         resume_from_s3(card, folder / _CARD)
-    licence = _card_licence(folder / _CARD)
-    shutil.rmtree(partial)
-    return licence
+    return _card_licence(folder / _CARD)
 
 
 def _folder_of(partial: Path, revision: str) -> Path:
@@ -108,7 +106,7 @@ def _folder_of(partial: Path, revision: str) -> Path:
 
 def _take(
     where: str,
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, int | None],
     get: Callable[[str], None],
     model: ModelConfig,
     folder: Path,
@@ -116,11 +114,11 @@ def _take(
     check: Callable[[Path], None],
     note: Callable[[str], None],
 ) -> None:
-    """Fetch the small files, look at them, fetch the weights that they name, and move all to its place.
+    """Fetch the small files, look at them, fetch the weights that they name, and put all into its place.
 
     Args:
         where: The model, as a sentence begins.
-        sizes: Bytes of its files by their names.
+        sizes: Bytes of its files, where they are known, by their names.
         get: Fetches a file by its name into the folder.
         model: The config.
         folder: Folder to download into.
@@ -147,7 +145,7 @@ def _take(
             raise UserError(
                 f"{where} is not whole: {WEIGHTS_INDEX} names {missing[0]}, which is missing. Upload it"
             )
-    num_bytes = sum(sizes[name] for name in weights)
+    num_bytes = sum(sizes[name] or 0 for name in weights)
     check_room(folder, num_bytes)
     if weights:
         with progress(folder, num_bytes, note):
@@ -155,7 +153,15 @@ def _take(
     check_folder(folder, with_weights)
     for name in [*names, *weights]:
         if (folder / name).is_file():
-            shutil.move(folder / name, staging / name)
+            _put(folder / name, staging / name)
+
+
+def _put(file: Path, target: Path) -> None:
+    """Give a file a second name, so that it is still there if publishing it is interrupted."""
+    try:
+        target.hardlink_to(file)
+    except OSError:  # of a volume that has no hard links
+        shutil.move(file, target)
 
 
 def copy_folder(folder: Path, model: ModelConfig, staging: Path) -> str | None:

@@ -14,6 +14,7 @@ from training.config import RunConfig, check_world_size, one_node_only
 from training.device import default_device, processes_per_node
 from training.errors import UserError
 from training.hub import is_commit
+from training.measure.task_files import check_tasks
 from training.model_source import classify, pin
 from training.sources.file_source import FileSource
 from training.sources.hub_dataset import HubDataset
@@ -62,6 +63,8 @@ def run_checks(config: RunConfig, store: Path) -> list[Finding]:
         "store": lambda: _store(store),
         "registry": lambda: _registry(config),
     }
+    if config.evaluation.tasks:
+        checks["tasks"] = lambda: _tasks(config)
     if in_cluster:
         from components.preflight.cluster import cluster_checks  # the client takes half a second to import
 
@@ -143,6 +146,11 @@ def _ranks_in_pods(config: RunConfig) -> Finding:
         return Finding("ranks", True, f"one per GPU of the train task, on {nodes} node(s)")
     check_world_size(config, nodes * per_node)
     return Finding("ranks", True, f"{nodes * per_node} on {nodes} node(s)")
+
+
+def _tasks(config: RunConfig) -> Finding:
+    check_tasks(config.evaluation.tasks)
+    return Finding("tasks", True, ", ".join(config.evaluation.tasks))
 
 
 def _store(store: Path) -> Finding:

@@ -6,6 +6,7 @@ from typing import Any
 
 from components.tracking.history import move_alias
 from components.tracking.registry import CANDIDATE, alias_holder
+from components.tracking.texts import shortened
 from components.tracking.turn import turn
 from training.errors import UserError
 from training.run_folder import RunFolder
@@ -90,7 +91,7 @@ def carry_out(
                 # By hand or by another program, which waits for nobody's turn.
                 decision = _not_compared(decision, alias, str(now))
         # Last: a decision that is recorded has been carried out.
-        client.set_model_version_tag(name, number, _REASONS, "\n".join(decision.reasons))
+        client.set_model_version_tag(name, number, _REASONS, shortened("\n".join(decision.reasons)))
         client.set_model_version_tag(name, number, _JUDGED, judged)
         client.set_model_version_tag(name, number, _GATE, decision.word)
     return decision

@@ -6,6 +6,7 @@ from pathlib import Path
 from components.register_model.results import Measure, Results, evaluation_file
 from components.tracking.curves import Point, milliseconds
 from components.tracking.run_log import RunLog
+from components.tracking.texts import safe_name
 from training.resolve import to_yaml
 from training.run_folder import RunFolder
 
@@ -44,8 +45,8 @@ def _points(results: Results) -> Iterator[Point]:
         measures = {
             f"{name}_loss": model.loss,
             f"{name}_perplexity": Measure(model.perplexity),
-            **{f"source/{_safe(source)}/{name}_loss": loss for source, loss in model.sources.items()},
-            **{f"score/{_safe(score)}/{name}": value for score, value in model.scores.items()},
+            **{f"source/{safe_name(source)}/{name}_loss": loss for source, loss in model.sources.items()},
+            **{f"score/{safe_name(score)}/{name}": value for score, value in model.scores.items()},
         }
         yield from _with_intervals(measures, model.measured_at)
     yield from _with_intervals({"improvement": results.improvement}, results.tuned.measured_at)
@@ -62,9 +63,3 @@ def _with_intervals(measures: Mapping[str, Measure], measured_at: float) -> Iter
             f"interval/{key}_high": measure.high,
         }
         yield from (Point(name, value, time, 0) for name, value in ends.items() if value is not None)
-
-
-def _safe(name: str) -> str:
-    """A name with the characters that MLflow allows in that of a metric."""
-    kept = "".join(letter if letter.isalnum() or letter in "_-. /" else "_" for letter in name)
-    return kept.strip("/").replace("//", "/") or "_"

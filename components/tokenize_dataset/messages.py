@@ -140,7 +140,9 @@ def _is_weighted(item: Mapping[str, Any], where: str) -> bool:
     weight, train = item.get("weight"), item.get("train")
     if weight not in (None, 0, 1):
         raise UnusableRow(f"has the weight {reprlib.repr(weight)} in {where}, but a weight is 0 or 1")
-    return weight != 0 and train is not False
+    if not (train is None or isinstance(train, bool)):
+        raise UnusableRow(f"has {reprlib.repr(train)} as train in {where}, but it is true or false")
+    return weight != 0 and train in (None, True)
 
 
 def _check_answers(messages: list[Message], learned: list[bool]) -> None:
@@ -160,8 +162,8 @@ def _tools(row: Row, shape: Shape) -> list[Any] | None:
     value = None if column is None else row.values.get(column)
     if value is None or value == "":
         return None
-    tools = as_list(value)
+    tools = as_list(without_nulls(value))
     tools = None if tools is None else [parsed_json(tool, "{") for tool in tools]
     if tools is None or not all(isinstance(tool, dict) for tool in tools):
         raise UnusableRow(f"has {kind(value)} in the column '{column}', where a list of tools is needed")
-    return without_nulls(tools) or None
+    return tools or None

@@ -62,10 +62,10 @@ def _openai(item: Mapping[str, Any], where: str) -> Message:
     }
     if reasoning := next((item[key] for key in _REASONING if item.get(key)), None):
         message["reasoning_content"] = _content(reasoning, f"the reasoning of {where}")
-    calls = as_list(item.get("tool_calls")) or []
+    calls = as_list(without_nulls(item.get("tool_calls"))) or []
     # How calls were written before there were several.
     if item.get("function_call") is not None:
-        calls = [item["function_call"], *calls]
+        calls = [without_nulls(item["function_call"]), *calls]
     if calls:
         message["tool_calls"] = [_call(call, where) for call in calls]
     for key in ("name", "tool_call_id"):
@@ -117,6 +117,6 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         raise UnusableRow(f"has a tool call without a name in {where}: write it as {{name, arguments}}")
     # An object, as templates that write JSON themselves would quote a text once more.
     arguments = parsed_json(function.get("arguments"), "{")
-    arguments = {} if arguments in (None, "") else without_nulls(arguments)
+    arguments = {} if arguments in (None, "") else arguments
     extra = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
     return {**extra, "type": "function", "function": {"name": function["name"], "arguments": arguments}}

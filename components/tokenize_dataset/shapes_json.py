@@ -21,7 +21,10 @@ def parsed_json(value: Any, begins: str) -> Any:
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without keys that hold null: a table gives every object the keys of all others."""
+    """The value without keys that hold null: a table gives every object the keys of all others.
+
+    What is still JSON text is left as it is: its nulls were written by someone.
+    """
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     return [without_nulls(item) for item in value] if isinstance(value, list) else value

@@ -1,5 +1,6 @@
 """Chat templates: the texts of a conversation, and which of their characters the assistant says."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,8 @@ from components.tokenize_dataset.template_special import SpecialTokens
 from components.tokenize_dataset.template_structure import Structure, example, structure_of
 from components.tokenize_dataset.unusable import UnusableRow
 from training.errors import UserError
+
+_OPENS_THOUGHT = re.compile(r"<think>\s*\Z")
 
 Span = tuple[int, int]
 """First character and the one after the last."""
@@ -58,13 +61,18 @@ class ChatTemplate:
     prompt that it will be given, so the conversation becomes as few texts as can: each teaches the answers that
     stand in it as they were first rendered.
 
+    What two kinds of template leave out is added. Where the generation prompt opens a thought that the template
+    does not write of an answer (DeepSeek-R1), the answer is taught with its thought, or an empty one, and the end
+    of the thought. Where nothing ends an answer (Alpaca), the end-of-text token does, at which generation stops;
+    each answer is then a text of its own, as earlier ones have no end when the model is asked.
+
     Args:
         tokenizer: Has the template.
         special: Its special tokens.
 
     Raises:
         UserError: The template cannot teach a plain answer: it fails, leaves it out, begins it in another way than
-            its own generation prompt, or does not end it.
+            its own generation prompt, or does not end it, and nor does the tokenizer.
     """
 
     def __init__(self, tokenizer: Any, special: SpecialTokens) -> None:
@@ -72,6 +80,8 @@ class ChatTemplate:
         self._special = special
         self._lost: dict[Structure, str | None] = {}
         self._located: dict[Structure, bool] = {}
+        self._end_of_text: str = tokenizer.eos_token or ""
+        self._ends_answers = True
         self.marks = Marks("", "", "", are_special=False)
         self.marks = self._probe()
 
@@ -98,9 +108,11 @@ class ChatTemplate:
             if not is_learned:
                 continue
             before = self._renderer.render(conversation, turn, answer_next=True)
-            text = self._renderer.render(conversation, turn + 1, answer_next=False)
-            if not text.startswith(before) and (answer := self._plain_answer(text, conversation.messages[turn])):
-                text = before + answer
+            text = self._answered(conversation, turn + 1)
+            if not text.startswith(before):
+                message = conversation.messages[turn]
+                answer = self._plain_answer(text, message) or _thoughtful_answer(before, text, message)
+                text = before + answer if answer else text
             if not text.startswith(before):
                 raise UnusableRow(
                     f"cannot be taught: the chat template begins message {turn + 1} in another way than its own "
@@ -121,6 +133,11 @@ class ChatTemplate:
             texts.append(Text(whole, spans, self._marks_of(whole, spans)))
             through = {turn: rendered for turn, rendered in through.items() if turn not in kept}
         return texts[::-1]
+
+    def _answered(self, conversation: Conversation, num_messages: int) -> str:
+        """The text of a conversation's first messages, of which the last is an answer, with its end."""
+        text = self._renderer.render(conversation, num_messages, answer_next=False)
+        return text if self._ends_answers else text.rstrip() + self._end_of_text
 
     def _plain_answer(self, text: str, message: Message) -> str | None:
         """The answer at the end of a text, if it is nothing but its content between the template's marks.
@@ -196,7 +213,9 @@ class ChatTemplate:
         asked = Conversation(messages, [False, True], None)
         try:
             before = self._renderer.render(asked, 1, answer_next=True)
-            text = self._renderer.render(asked, 2, answer_next=False)
+            text = self._answered(asked, 2)
+            self._ends_answers = answer not in text or bool(text.rpartition(answer)[2].strip())
+            text = self._answered(asked, 2)
         except UnusableRow as error:
             raise UserError(
                 f"the model's chat template cannot be used: a question and its answer {error}. Choose a model "
@@ -222,13 +241,18 @@ class ChatTemplate:
         for content, said_by in ((answer, "assistant"), (question, "user")):
             if content not in text:
                 return f"leaves out the messages of the {said_by}, so there would be nothing to learn"
-        if not text.startswith(before) and not self._thinks_first(messages):
+        if not text.startswith(before) and not (
+            _thoughtful_answer(before, text, messages[1]) or self._thinks_first(messages)
+        ):
             return (
                 "begins an answer in another way than its own generation prompt does, so the model would not "
                 "learn to answer this prompt"
             )
         if not text.rpartition(answer)[2].strip():
-            return "writes nothing after an answer, so the model could not learn to stop"
+            return (
+                "writes nothing after an answer, and its tokenizer has no end-of-text token, so the model could "
+                "not learn to stop"
+            )
         return ""
 
     def _thinks_first(self, messages: Sequence[Message]) -> bool:
@@ -238,3 +262,21 @@ class ChatTemplate:
             return "This is the thought." in self._by_prefixes(Conversation(thought, [False, True], None))[0].text
         except UnusableRow:
             return False
+
+
+def _thoughtful_answer(before: str, text: str, message: Message) -> str | None:
+    """An answer with its thought, or an empty one, if the prompt opens a thought that the text has not.
+
+    Args:
+        before: The prompt.
+        text: What the template makes of the conversation up to the answer: without its thought, or with it as its
+            content has it.
+        message: The answer.
+    """
+    opening = _OPENS_THOUGHT.search(before)
+    if opening is None or not text.startswith(before[: opening.start()]):
+        return None
+    thought = message["content"].rpartition("</think>")[0]
+    thought = message.get("reasoning_content") or thought.strip().removeprefix("<think>")
+    said = text[opening.start() :].rpartition("</think>")[2]
+    return f"{thought.strip()}\n</think>\n\n{said.lstrip()}"

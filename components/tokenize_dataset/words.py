@@ -4,7 +4,7 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,22 @@ _LONGEST_WORD = 64
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How the pre-tokenizer ByteLevel finds words."""
+
+_WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPLITS = frozenset(
+    {
+        _GPT2,
+        # Llama 3 and its like, Qwen2 to Qwen3, and Qwen3.5, which counts marks to letters.
+        rf"{_WORD}|\p{{N}}{{1,3}}|{_REST}",
+        rf"{_WORD}|\p{{N}}|{_REST}",
+        rf"{_WORD}|\p{{N}}|{_REST}".replace(r"\p{L}+", r"[\p{L}\p{M}]+").replace(
+            r"\s\p{L}\p{N}", r"\s\p{L}\p{M}\p{N}"
+        ),
+    }
+)
+"""Expressions that other tokenizers find words by. Of each it holds that a word is found alone as it is in a text:
+none looks behind, and only of white space is asked what follows. Of any other it would have to be shown."""
 
 _BEYOND_ASCII = [*range(0xA1, 0x17F), *range(0x180, 0x250), *range(0x2010, 0x2028), *range(0x2030, 0x205F)]
 """Characters beyond ASCII that every version of Unicode takes for the same: Latin letters and punctuation. White
@@ -39,12 +55,10 @@ class Words:
     def __init__(self, backend: Any) -> None:
         self._backend = backend
         described = json.loads(backend.to_str())
-        steps = _steps(described)
         added = described["added_tokens"]
-        if any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in added):
-            steps = None
+        steps = _steps(described) if _are_found_first(added) else None
         self.understood = steps is not None
-        self._steps = [re.compile(step).findall for step in steps or []]
+        self._steps = [re.compile(_spelled_out(step)).findall for step in steps or []]
         self._foreign = re.compile(f"[^\x00-\x7f{_as_class(_BEYOND_ASCII)}]")
         contents = sorted((token["content"] for token in added), key=len, reverse=True)
         self._added = re.compile(f"({'|'.join(map(re.escape, contents))})" if contents else "((?!))")
@@ -98,7 +112,17 @@ def _each(find: Callable[[str], list[str]], pieces: list[str]) -> list[str]:
     return list(itertools.chain.from_iterable(map(find, pieces)))
 
 
-def _steps(described: dict[str, Any]) -> list[str] | None:
+def _are_found_first(added: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether added tokens are found by what they say alone, all at once, and before the words."""
+    return (
+        not any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in added)
+        # Those that are looked for in the normalized text are found after the others.
+        and len({token["normalized"] for token in added}) <= 1
+        and all(token["content"] and unicodedata.is_normalized("NFC", token["content"]) for token in added)
+    )
+
+
+def _steps(described: Mapping[str, Any]) -> list[str] | None:
     """Expressions that cut a text into words, each cutting the words of the one before; None for others."""
     model, normalizer, pre_tokenizer = (described[key] for key in ("model", "normalizer", "pre_tokenizer"))
     if model["type"] != "BPE" or model.get("dropout") or pre_tokenizer is None:
@@ -106,56 +130,35 @@ def _steps(described: dict[str, Any]) -> list[str] | None:
     # Composed characters are what the alphabet here consists of.
     if normalizer is not None and normalizer["type"] != "NFC":
         return None
-    parts = pre_tokenizer["pretokenizers"] if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]
-    # Only bytes have a token each, whatever stands beside them.
-    if not any(part["type"] == "ByteLevel" for part in parts):
-        return None
-    steps = []
-    for part in parts:
-        match part:
-            case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
-                steps.append(_GPT2)
-            case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}:
-                pass
-            case {"type": "Digits", "individual_digits": bool(individual)}:
-                steps.append(r"\p{N}|\P{N}+" if individual else r"\p{N}+|\P{N}+")
-            case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False}:
-                steps.append(pattern)
-            case _:
-                return None
-    translated = [_translate(step) for step in steps]
-    return None if any(step is None for step in translated) else [step for step in translated if step is not None]
+    # The bytes come last: what would be cut after them are no longer the text's characters.
+    match pre_tokenizer["pretokenizers"] if pre_tokenizer["type"] == "Sequence" else [pre_tokenizer]:
+        case [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}]:
+            return [_GPT2]
+        case [
+            {"type": "Digits", "individual_digits": bool(individual)},
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        ]:
+            return [r"\p{N}|[^\p{N}]+" if individual else r"\p{N}+|[^\p{N}]+", _GPT2]
+        case [
+            {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+        ] if pattern in _SPLITS:
+            return [pattern]
+    return None
 
 
-def _translate(pattern: str) -> str | None:
-    """A regular expression with its Unicode properties spelled out for the alphabet; None if it has others."""
-    result, inside, place = "", False, 0
-    while place < len(pattern):
-        token = re.compile(r"\\[pP]\{(\w+)\}|\\.|.", re.DOTALL).match(pattern, place)
-        assert token is not None
-        text = token[0]
-        if token[1] is not None:
-            if token[1] not in ("L", "N", "M") or (text[1] == "P" and inside):
-                return None
-            characters = _of_category(token[1])
-            text = characters if inside else f"[{'^' if text[1] == 'P' else ''}{characters}]"
-            # No mark is in the alphabet.
-            text = text if characters else "(?!)" if not inside else ""
-        elif text == r"\s":
-            text = r" \t-\r" if inside else r"[ \t-\r]"
-        elif text == r"\S":
-            if inside:
-                return None
-            text = r"[^ \t-\r]"
-        elif len(text) == 2 and text[1].isalnum() and text not in (r"\r", r"\n", r"\t"):
-            return None
-        elif text in "[]":
-            inside = text == "["
-        result += text
-        place = token.end()
-    if re.search(r"[?*+]\+|\d\}\+|\[\[|&&", pattern):
-        return None  # possessive or nested, which this module's dialect takes otherwise
-    return result
+def _spelled_out(pattern: str) -> str:
+    """An expression with its classes of characters spelled out for the alphabet, in Python's dialect."""
+
+    def spelled_out(match: re.Match[str]) -> str:
+        # No mark is in the alphabet.
+        classes = {r"\p{L}": _of_category("L"), r"\p{N}": _of_category("N"), r"\p{M}": "", r"\s": r" \t-\r"}
+        inside = match[0].strip("[]")
+        for name, characters in classes.items():
+            inside = inside.replace(name, characters)
+        return f"[{inside}]"
+
+    return re.sub(r"\[[^]]*\]|\\p\{\w\}|\\s", spelled_out, pattern.replace(r"\S", r"[^\s]"))
 
 
 def _of_category(letter: str) -> str:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from components.tracking.texts import shortened, shortened_card
+
 CANDIDATE = "candidate"
 """Alias of the newest version, whatever the gate says of it."""
 
@@ -41,17 +43,22 @@ def create_version(client: Any, name: str, source: str, run_id: str, tags: dict[
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    return client.create_model_version(name, source, run_id, tags=tags)
+    return client.create_model_version(name, source, run_id, tags=_short(tags))
 
 
 def update_version(client: Any, version: Any, tags: dict[str, str], card: str) -> None:
     """Bring tags and description of a version up to date."""
-    for key, value in tags.items():
-        client.set_model_version_tag(version.name, version.version, key, value)
-    client.update_model_version(version.name, version.version, description=card)
+    for key, value in _short(tags).items():
+        if version.tags.get(key) != value:
+            client.set_model_version_tag(version.name, version.version, key, value)
+    client.update_model_version(version.name, version.version, description=shortened_card(card))
 
 
 def alias_holder(client: Any, name: str, alias: str) -> str | None:
     """Number of the version that holds an alias."""
     holder = client.get_registered_model(name).aliases.get(alias)
     return None if holder is None else str(holder)
+
+
+def _short(tags: dict[str, str]) -> dict[str, str]:
+    return {key: shortened(value) for key, value in tags.items()}

@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from components.tracking.curves import Group, Point
+from components.tracking.texts import safe_name, shortened
 
 _METRICS_PER_BATCH = 1000
 _PARAMS_AND_TAGS_PER_BATCH = 100
 _PARAM_LENGTH = 500
 """The first two are MLflow's limits. The third was the limit of older servers, and is ample for a setting; the
 artifact config.yaml has every value whole."""
-
-_TAG_LENGTH = 5000
 
 
 class RunLog:
@@ -45,7 +44,7 @@ class RunLog:
         from mlflow.entities import Param
 
         known = self.client.get_run(self.run_id).data.params
-        wanted = {key: _cut(value, _PARAM_LENGTH) for key, value in values.items()}
+        wanted = {safe_name(key): shortened(value, _PARAM_LENGTH) for key, value in values.items()}
         fresh = [Param(key, value) for key, value in wanted.items() if key not in known]
         for batch in _batches(fresh, _PARAMS_AND_TAGS_PER_BATCH):
             self.client.log_batch(self.run_id, params=batch)
@@ -55,7 +54,7 @@ class RunLog:
         """Set tags."""
         from mlflow.entities import RunTag
 
-        tags = [RunTag(key, _cut(value, _TAG_LENGTH)) for key, value in values.items()]
+        tags = [RunTag(key, shortened(value)) for key, value in values.items()]
         for batch in _batches(tags, _PARAMS_AND_TAGS_PER_BATCH):
             self.client.log_batch(self.run_id, tags=batch)
 
@@ -79,11 +78,6 @@ def _metric(point: Point) -> Any:
     from mlflow.entities import Metric
 
     return Metric(point.key, point.value, point.timestamp, point.step)
-
-
-def _cut(text: str, length: int) -> str:
-    """Text of at most so many characters."""
-    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:

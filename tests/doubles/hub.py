@@ -19,6 +19,8 @@ class Repo:
     token: str | None = None
     """Token of an account that may read a gated repository."""
     license: str | None = None
+    tells_sizes: bool = True
+    """Whether it says how large its files are, as some mirrors do not."""
     break_after: int | None = None
     """Bytes of an answer after which the connection is cut, `breaks` times for each file."""
     breaks: int = 1
@@ -131,7 +133,10 @@ def _handler(hub):
                     "gated": "manual" if repo.gated else False,
                     "private": False,
                     "cardData": {"license": repo.license} if repo.license else {},
-                    "siblings": [{"rfilename": path, "size": len(data)} for path, data in repo.files.items()],
+                    "siblings": [
+                        {"rfilename": path} | ({"size": len(data)} if repo.tells_sizes else {})
+                        for path, data in repo.files.items()
+                    ],
                 }
             )
 

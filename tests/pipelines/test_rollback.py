@@ -8,11 +8,8 @@ from typer.testing import CliRunner
 
 from pipelines.cli import app
 from tests.registering import ReadyRun, aliases, client_of, register
-from tests.registering_fixtures import migrated_database, ready_run, tiny_llama
 from training.errors import UserError
 from training.run_folder import RunFolder
-
-__all__ = ["migrated_database", "ready_run", "tiny_llama"]
 
 
 @pytest.fixture

@@ -24,10 +24,15 @@ def find_files(name: str, split: str) -> Chosen | None:
         split: Chosen from a folder of several splits.
 
     Raises:
-        UserError: A folder has no data or not the split, a path is of what is no file, or S3 cannot be looked at.
+        UserError: A folder has no data or not the split, a path is of what is no file, an address is of another
+            kind, or S3 cannot be looked at.
     """
     if name.startswith(SCHEME):
         return _in_s3(name, split)
+    if "://" in name:
+        raise UserError(
+            f"'{name}' is an address of a kind that is not read: copy the data to a disk or to {SCHEME}"
+        )
     path = local_path(name)
     if path is None:
         return _globbed(name) if _is_glob(name) else None
@@ -68,7 +73,8 @@ def _in_s3(name: str, split: str) -> Chosen | None:
         files: list[File] = [file for part, file in objects.items() if is_data(PurePosixPath(part).name)]
         return Chosen(files, None) if files else None
     start = len(path.rstrip("/")) + 1
-    return choose(name, {part[start:]: file for part, file in objects.items()}, split) if objects else None
+    inside = {part[start:]: file for part, file in objects.items() if len(part) > start}
+    return choose(name, inside, split) if inside else None
 
 
 def _globbed(name: str) -> Chosen | None:

@@ -176,6 +176,14 @@ def test_what_is_there_is_not_fetched_again(bucket, large, tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["file"]
 
 
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_a_part_that_is_whole_or_too_long(bucket, large, tmp_path, surplus):
+    found, content = large
+    (tmp_path / "file.part").write_bytes(content + b"x" * surplus)
+    resume_from_s3(found, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == content
+
+
 def test_a_download_whose_connection_is_lost_for_good_goes_on_when_it_is_tried_again(
     bucket, large, tmp_path, monkeypatch
 ):

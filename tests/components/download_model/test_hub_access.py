@@ -97,6 +97,77 @@ def one_try():
     return http_get
 
 
+def test_a_hub_that_does_not_tell_sizes(hub, saved_model, tmp_path):  # noqa: F811
+    hub.add("models", "acme/tiny", files_of(saved_model), tells_sizes=False)
+    folder = download(step_for(tmp_path / "store", "acme/tiny"))
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (folder / name).read_bytes() == (saved_model / name).read_bytes()
+
+
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_a_part_that_is_whole_or_too_long(hub, saved_model, tmp_path, surplus):  # noqa: F811
+    repo = hub.add("models", "acme/tiny", files_of(saved_model))
+    step = step_for(tmp_path / "store", "acme/tiny")
+    part = step.folder.path / "download" / repo.commit / "model.safetensors.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(repo.files["model.safetensors"] + b"x" * surplus)
+    folder = download(step)
+    assert (folder / "model.safetensors").read_bytes() == repo.files["model.safetensors"]
+    assert ("model.safetensors" in {path for path, _ in hub.ranges}) is bool(surplus)
+
+
+def test_a_run_that_is_killed_while_it_publishes_fetches_nothing_again(hub, saved_model, tmp_path, monkeypatch):  # noqa: F811
+    repo = hub.add("models", "acme/tiny", files_of(saved_model))
+    step = step_for(tmp_path / "store", "acme/tiny")
+    with monkeypatch.context() as patch:
+        patch.setattr("training.store.checksum", raising(Cut))
+        with pytest.raises(Cut):
+            download(step)
+    assert hub.ranges
+    hub.ranges.clear()
+    folder = download(step)
+    assert not hub.ranges
+    assert verify(folder) == []
+    assert (folder / "model.safetensors").read_bytes() == repo.files["model.safetensors"]
+    assert not (step.folder.path / "download").exists()
+
+
+def test_weights_that_are_broken_are_fetched_again(hub, saved_model, tmp_path):  # noqa: F811
+    whole = files_of(saved_model)
+    repo = hub.add("models", "acme/tiny", whole | {"model.safetensors": b"\xff" * 1000})
+    step = step_for(tmp_path / "store", "acme/tiny")
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        download(step)
+    repo.files["model.safetensors"] = whole["model.safetensors"]
+    assert verify(download(step)) == []
+
+
+def test_a_volume_without_hard_links(hub, saved_model, tmp_path, monkeypatch):  # noqa: F811
+    hub.add("models", "acme/tiny", files_of(saved_model))
+    monkeypatch.setattr("os.link", raising(OSError(95, "Operation not supported")))
+    assert verify(download(step_for(tmp_path / "store", "acme/tiny"))) == []
+
+
+def test_what_an_earlier_version_left_of_a_download_is_removed(hub, saved_model, tmp_path):  # noqa: F811
+    hub.add("models", "acme/tiny", files_of(saved_model))
+    step = step_for(tmp_path / "store", "acme/tiny")
+    left = step.folder.path / "download"
+    for name in ("config.json", ".cache/huggingface/download/model.safetensors.incomplete", "b" * 40 + "/x.part"):
+        (left / name).parent.mkdir(parents=True, exist_ok=True)
+        (left / name).write_bytes(b"half")
+    (left / "link").symlink_to(saved_model, target_is_directory=True)
+    assert verify(download(step)) == []
+    assert not left.exists()
+    assert (saved_model / "config.json").is_file()
+
+
+def raising(error):
+    def fail(*arguments, **options):
+        raise error
+
+    return fail
+
+
 def test_a_file_that_the_hub_does_not_hand_out_over_http(hub, saved_model, tmp_path, monkeypatch):  # noqa: F811
     hub.add("models", "acme/tiny", files_of(saved_model))
     monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", 10_000)

@@ -7,15 +7,14 @@ import pytest
 from components.evaluate.decision import Decision
 from components.evaluate.facts import dataset_facts
 from components.evaluate.intervals import Estimate
-from components.evaluate.report import ReportData, render_report
+from components.evaluate.report import render_report
 from components.evaluate.results import Generation
 from components.evaluate.verdict import verdict_on
+from tests.components.evaluate.reports import HOSTILE, history, measured_more, report_data
 from tests.components.evaluate.results import compared, result
 from training.config import RunConfig
-from training.events import Evaluation, Incident, TrainStep
-from training.history import Attempt, History
+from training.history import History
 
-HOSTILE = '<script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)>"\'&{{ 7*7 }}'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
@@ -51,65 +50,9 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.text).split())
 
 
-def history(count, resumed_at=None):
-    steps = tuple(
-        TrainStep(
-            time=1.8e9 + number,
-            attempt=1,
-            step=number,
-            num_steps=count,
-            loss=3.0 - number / count,
-            grad_norm=1.0,
-            learning_rate=1e-4 * number / count,
-            num_tokens=1000,
-            num_supervised=300,
-            seconds=0.5,
-            memory_gib=7.5,
-        )
-        for number in range(1, count + 1)
-    )
-    attempts = [Attempt(1, 1, resumed_at or count, ())]
-    if resumed_at:
-        incident = Incident(attempt=1, what="signal", rank=3, exit_code=-9, evidence=HOSTILE)
-        attempts = [Attempt(1, 1, resumed_at, (incident,)), Attempt(2, resumed_at, count, ())]
-    return History(steps, tuple(attempts), num_repeated=1 if resumed_at else 0)
-
-
-def measured(found, every=10):
-    """The same training, by a trainer that measures more."""
-    more = {
-        "num_positions": 1250,
-        "num_devices": 4,
-        "data_s": 0.0625,
-        "compute_s": 0.25,
-        "optimizer_s": 0.125,
-        "flops": 2e14,
-        "peak_tflops": 400.0,
-    }
-    return replace(
-        found,
-        steps=tuple(step.model_copy(update=more) for step in found.steps),
-        heldout={
-            step.step: Evaluation(name="step", step=step.step, loss=3.5 - step.step / 100, num_supervised=1234)
-            for step in found.steps
-            if step.step % every == 0
-        },
-    )
-
-
 @pytest.fixture
 def data():
-    config = RunConfig.model_validate({"model": {"name": "org/tiny"}, "data": {"train": "qa.jsonl"}})
-    return ReportData(
-        run="a-run",
-        date="30 November 2026, 12:00 UTC",
-        config=config,
-        results=compared(result("base", 3.21), result("tuned", 2.21)),
-        decision=Decision(True, "champion", ((True, "The held-out loss fell."),), None),
-        history=history(60),
-        dataset={"num_train_rows": 460, "num_train_tokens": 2000, "num_train_supervised": 500, "fill": 0.987},
-        lineage={"Base model": "org/tiny", "torch": "2.13.0"},
-    )
+    return report_data()
 
 
 def test_report_says_what_matters(data):
@@ -142,7 +85,7 @@ def test_any_number_of_steps(data, steps):
 
 @pytest.mark.parametrize("steps", [1, 60, 3000])
 def test_what_a_trainer_measures_besides_is_shown(data, steps):
-    html = render_report(replace(data, history=measured(history(steps), every=1)))
+    html = render_report(replace(data, history=measured_more(history(steps), every=1)))
     page = Page(html)
     assert page.tags.count("svg") == 4
     assert len(html) < 200_000
@@ -267,7 +210,10 @@ def test_sources_and_scores_have_rows_of_their_own(data):
     words = Page(render_report(replace(data, results=found))).words
     assert "By data source" in words and "wiki 1,728 tokens in 20 documents" in words
     assert "ROUGE-L of answers 40 answers 0.400 [0.300, 0.500] 0.400 [0.300, 0.500] 0.000" in words
-    assert "arc_easy/acc 100 examples" in words
+    assert "arc_easy/acc 100 examples 0.500" in words
+    found["tuned"] = replace(found["tuned"], lower_is_better=("arc_easy/acc",))
+    words = Page(render_report(replace(data, results=found))).words
+    assert "arc_easy/acc 100 examples, lower is better 0.500" in words
 
 
 def test_a_single_document_has_no_interval(data):

@@ -1,10 +1,12 @@
 """Every rule of the gate, met and not met."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from components.evaluate.gate import judge
+from components.evaluate.intervals import Estimate
 from tests.components.evaluate.results import compared, result
 from training.config import GateConfig
 
@@ -59,10 +61,6 @@ def test_a_certain_improvement(width, least, passed, reason):
 
 
 def test_a_single_document_is_never_certain():
-    from dataclasses import replace
-
-    from components.evaluate.intervals import Estimate
-
     found = compared(result("base", 2.5), result("tuned", 2.0))
     alone = replace(found["tuned"], changes={"base": Estimate(-0.5, None, None, 1)})
     verdict = judge(GateConfig(significant=True), alone, found["base"], None)
@@ -94,7 +92,7 @@ def test_without_a_champion_there_is_no_comparison():
     [
         (0.4, True, "arc_easy/acc is 0.4, at least the 0.4 that registry.gate.floors asks for."),
         (0.39, False, "arc_easy/acc is 0.39, below the 0.4"),
-        (math.nan, False, "was not measured"),
+        (math.nan, False, "names arc_easy/acc, which is nan for the tuned model and cannot be compared."),
         (None, False, "names arc_easy/acc, which was not measured: measured were rougeL."),
     ],
 )
@@ -117,6 +115,36 @@ def test_what_must_not_be_forgotten(after, passed, reason):
     scores = {} if after is None else {"arc_easy/acc": (after, 100)}
     found = verdict(2.3, scores=scores, base_scores={"arc_easy/acc": (0.5, 100)}, max_drops={"arc_easy/acc": 0.02})
     assert found.passed == passed and reason in found.reasons[1]
+
+
+def test_a_drop_from_what_the_base_model_could_not_do_is_no_figure():
+    base_scores = {"arc_easy/acc": (math.nan, 9)}
+    found = verdict(
+        2.3, scores={"arc_easy/acc": (0.5, 9)}, base_scores=base_scores, max_drops={"arc_easy/acc": 0.1}
+    )
+    assert not found.passed and "which is nan for the base model and cannot be compared." in found.reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("after", "passed", "reason"),
+    [
+        (18.0, True, "wiki/perplexity went from 20 to 18, a rise of no more than the 0.5"),
+        (20.5, True, "a rise of no more than the 0.5 that registry.gate.max_drops allows."),
+        (20.6, False, "wiki/perplexity went from 20 to 20.6, a rise of more than the 0.5"),
+    ],
+)
+def test_of_what_lower_is_better_a_rise_is_the_drop_and_there_is_no_floor(after, passed, reason):
+    found = compared(
+        result("base", 2.5, scores={"wiki/perplexity": (20.0, 9)}),
+        replace(
+            result("tuned", 2.3, scores={"wiki/perplexity": (after, 9)}), lower_is_better=("wiki/perplexity",)
+        ),
+    )
+    gate = GateConfig(max_drops={"wiki/perplexity": 0.5})
+    judged = judge(gate, found["tuned"], found["base"], None)
+    assert judged.passed == passed and reason in judged.reasons[1]
+    judged = judge(GateConfig(floors={"wiki/perplexity": 1.0}), found["tuned"], found["base"], None)
+    assert not judged.passed and "of which lower is better, so it has no floor" in judged.reasons[1]
 
 
 def test_all_rules_are_told_and_one_is_enough_to_fail():

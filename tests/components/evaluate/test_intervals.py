@@ -16,7 +16,8 @@ def test_the_mean_s_interval_is_that_of_the_normal_distribution():
     assert found.high == pytest.approx(values.mean() + 1.96 * error, abs=0.2 * error)
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_intervals_hold_the_truth_about_as_often_as_they_say(monkeypatch):
+    monkeypatch.setattr(intervals, "NUM_RESAMPLES", 400)
     random = np.random.default_rng(1)
     held = 0
     for _ in range(200):

@@ -5,7 +5,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models
 
 from components.evaluate.champion import find_opponent
@@ -118,7 +120,10 @@ def change_config(folder, **changes):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda folder: change_config(folder, max_position_embeddings=8), "a document of 9 tokens, .* context has 8"),
+        (
+            lambda folder: change_config(folder, max_position_embeddings=8),
+            "a document of 9 tokens.* has 8",
+        ),
         (lambda folder: change_config(folder, max_position_embeddings=32), "max_new_tokens is 40, .* 32 tokens"),
         (lambda folder: change_config(folder, vocab_size=40), "the token 47, and its vocabulary ends at 39"),
         (lambda folder: change_config(folder, model_type="nobody_knows"), "nobody_knows"),
@@ -132,18 +137,19 @@ def test_a_champion_that_cannot_be_measured_is_not_compared_with(trained_run, ho
     step = trained_run(evaluation={"max_new_tokens": 40})
     found = find_opponent(step, step.folder.config(), step.folder.inputs())
     assert found.champion is None and found.version == "3" and found.is_trouble
-    assert re.fullmatch(
-        rf"Version 3, which holds the alias champion, is not compared with: .*{reason}.*[^.]\.", found.reason, re.S
-    )
+    begin = "Version 3, which holds the alias champion, is not compared with: "
+    assert found.reason.startswith(begin) and re.search(reason, found.reason), found.reason
+    assert found.reason.endswith(".") and not found.reason.endswith("..")
 
 
-def test_an_adapter_is_looked_at_with_its_base_model(trained_run, holder, tmp_path, make_model, adapter):
-    make_model(0).save_pretrained(tmp_path / "base")
-    champion = holder(base_folder=tmp_path / "base")
-    champion.folder = adapter
+def test_an_adapter_is_looked_at_with_its_base_model(trained_run, holder, tmp_path):
+    champion = holder()
+    champion.base_folder, champion.folder = champion.folder, tmp_path / "adapter"
+    champion.folder.mkdir()
+    save_file({"weight": np.zeros(200)}, champion.folder / "adapter_model.safetensors")
     step = trained_run()
     assert find_opponent(step, step.folder.config(), step.folder.inputs()).champion is champion
-    truncate(adapter / "adapter_model.safetensors")
+    truncate(champion.folder / "adapter_model.safetensors")
     found = find_opponent(step, step.folder.config(), step.folder.inputs())
     assert found.champion is None and "is not compared with: " in found.reason
 

@@ -5,10 +5,15 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
-from training.events import Evaluation, EventWriter, TrainStep
+from components.evaluate.decision import Decision
+from components.evaluate.report import render_report
+from components.evaluate.results import Generation
+from tests.components.evaluate.reports import measured_more, report_data
+from tests.components.evaluate.results import compared, result
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -23,10 +28,13 @@ document.getElementById("frame").onload = (event) => {{
   const shown = (element) => {{ const box = element.getBoundingClientRect(); return box.width * box.height; }};
   document.getElementById("found").textContent = JSON.stringify({{
     width: inside.documentElement.scrollWidth,
+    labels: Math.max(...[...inside.querySelectorAll("tbody th")].map((e) => e.getBoundingClientRect().width)),
     height: inside.documentElement.scrollHeight,
     charts: [...inside.querySelectorAll("svg")].map(shown),
     cutOff: [...inside.querySelectorAll("td, p, h1, h2, pre")]
-      .filter((element) => element.getBoundingClientRect().right > {width} + 1).map((element) => element.tagName),
+      // What is wider than the page and can be scrolled to is not cut off.
+      .filter((element) => !element.closest(".scroll") && element.getBoundingClientRect().right > {width} + 1)
+      .map((element) => element.tagName),
     ink: getComputedStyle(inside.body).color,
   }});
 }};
@@ -50,48 +58,39 @@ def in_browser(report, width, tmp_path, *options):
     return json.loads(html.unescape(found[1]))
 
 
-@pytest.fixture
-def report(trained_run, evaluate):
-    step = trained_run()
-    events = EventWriter(step.folder.events, "rank-0", attempt=1)
-    for number in range(1, 31):
-        events.write(
-            TrainStep(
-                step=number,
-                num_steps=30,
-                loss=4.0 - number / 20,
-                grad_norm=1.0,
-                learning_rate=1e-4,
-                num_tokens=900 + number,
-                num_supervised=400,
-                num_positions=1000,
-                num_devices=8,
-                seconds=2.0,
-                data_s=0.1,
-                compute_s=1.5,
-                optimizer_s=0.2,
-                flops=1e15,
-                peak_tflops=989.4,
-                memory_gib=3.0,
-            )
-        )
-        if number % 5 == 0:
-            events.write(Evaluation(name="step", step=number, loss=4.0 - number / 25, num_supervised=99))
-    return (evaluate(step) / "report.html").read_text()
+LONG = "Donaudampfschifffahrt" * 400
+HOSTILE_TEXTS = (LONG, "\u202eright to left\u202d", "\x00\x1b[31m\x07\ud7ff", "\n" * 3000, "\u0627\u0644" * 900)
+
+
+def report(*, is_hostile):
+    data = report_data()
+    data = replace(data, history=measured_more(data.history))
+    if not is_hostile:
+        return render_report(data)
+    said = tuple(Generation(text, text, text) for text in HOSTILE_TEXTS)
+    scores = {LONG[:200]: (1e300, 10**9), "task/" + "m" * 80: (-1.0, 1)}
+    models = [
+        replace(result(name, loss, scores=scores), generations=said)
+        for name, loss in (("base", 700.0), ("tuned", 1e-9), ("champion", 3.0))
+    ]
+    found = compared(*models, sources=(LONG[:300], "wiki"))
+    decision = Decision(False, "champion", ((False, LONG),), "3", LONG)
+    return render_report(replace(data, run="r" * 48, results=found, decision=decision))
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-@pytest.mark.parametrize("width", [520, 1200])
-def test_everything_fits_and_is_drawn(width, report, tmp_path):
-    seen = in_browser(report, width, tmp_path)
+@pytest.mark.parametrize(("width", "is_hostile"), [(520, True), (1200, False)])
+def test_everything_fits_and_is_drawn(width, is_hostile, tmp_path):
+    seen = in_browser(report(is_hostile=is_hostile), width, tmp_path)
     assert seen["width"] <= width, "it would scroll sideways"
-    assert seen["cutOff"] == []
+    assert seen["cutOff"] == [] and seen["labels"] < width / 2
     assert len(seen["charts"]) == 4 and min(seen["charts"]) > 10_000
     assert seen["height"] > 900
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_it_follows_the_reader_s_colour_scheme(report, tmp_path):
-    light = in_browser(report, 800, tmp_path, "--blink-settings=preferredColorScheme=1")
-    dark = in_browser(report, 800, tmp_path, "--blink-settings=preferredColorScheme=0")
+def test_it_follows_the_reader_s_colour_scheme(tmp_path):
+    page = report(is_hostile=False)
+    light = in_browser(page, 800, tmp_path, "--blink-settings=preferredColorScheme=1")
+    dark = in_browser(page, 800, tmp_path, "--blink-settings=preferredColorScheme=0")
     assert light["ink"] != dark["ink"]

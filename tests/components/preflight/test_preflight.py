@@ -109,6 +109,15 @@ def test_a_run_that_can_go_on_is_told_as_markdown_and_has_a_folder(step, write_r
     assert [note.partition(":")[0] for note in notes] == ["model", "data", "ranks", "store", "registry"]
 
 
+def test_tasks_are_looked_for(step, write_recipe, tmp_path):
+    task = tmp_path / "own.yaml"
+    recipe = write_recipe(evaluation={"tasks": [str(task)]})
+    (problem,) = problems(lambda: prepare(step, recipe, "", {}))
+    assert f"evaluation.tasks names {task}, which cannot be read" in problem
+    task.write_text("task: own\n")
+    assert f"| tasks | {task} |" in prepare(step, recipe, "", {}).page
+
+
 def test_what_is_found_cannot_break_the_table(step, write_recipe, data):
     odd = data.rename(data.with_name("a|b `c`.jsonl"))
     markdown = prepare(step, write_recipe(data={"train": str(odd)}), "", {}).page

@@ -188,10 +188,6 @@ def test_answers_that_a_text_keeps_share_it():
             CHAT_TEMPLATE.replace("<|assistant|>{% endif %}", "<|assistant|> t{% endif %}"),
             "in another way than its own",
         ),
-        (
-            CHAT_TEMPLATE.replace(" <|end|>", ""),
-            "writes nothing after an answer, so the model could not learn to stop",
-        ),
         ("{{ raise_exception('No.') }}", r"cannot be used: a question and its answer is refused .*: No\."),
         ("{{ messages[0].nothing.more }}", "cannot be used: .* has no attribute"),
         ("{% for", "cannot be used"),

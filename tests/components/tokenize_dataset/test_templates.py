@@ -347,9 +347,35 @@ TURNS = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(messages=TURNS | VALUES, tools=st.none() | st.lists(OBJECTS, max_size=2) | VALUES)
-def test_whatever_a_row_holds_it_is_encoded_or_malformed(chat_encoder, messages, tools):
+def test_whatever_a_row_holds_just_its_answers_are_supervised_or_it_is_malformed(
+    chat_encoder, real_tokenizer, messages, tools
+):
     (result,) = chat_encoder("qwen3", "tools").encode([Row("row", {"messages": messages, "tools": tools})])
-    assert isinstance(result, Malformed) or result.documents
+    if isinstance(result, Malformed):
+        return
+    tokenizer = real_tokenizer("qwen3")
+    asks, end = tokenizer.encode("<|im_start|>assistant\n"), tokenizer.convert_tokens_to_ids("<|im_end|>")
+    taught = []
+    for document in result.documents:
+        ids = document.input_ids.tolist()
+        on = [False, *(document.labels[:-1] != -100), False]
+        begins = [place for place in range(1, len(ids)) if on[place] and not on[place - 1]]
+        for begin in begins:
+            stop = next(place for place in range(begin, len(ids) + 1) if not on[place])
+            # From the generation prompt to the end of the turn, and no further.
+            assert ids[begin - len(asks) : begin] == asks
+            assert ids[begin:stop].index(end) == stop - begin - 1
+            taught.append(tokenizer.decode(ids[begin:stop]))
+    answers = [
+        m for m in messages if m["role"] == "assistant" and m.get("weight") != 0 and m.get("train") is not False
+    ]
+    # Each once, and in its turn.
+    assert len(taught) == len(answers)
+    for said, answer in zip(taught, answers, strict=True):
+        content = answer["content"]
+        calls = answer.get("tool_calls") or answer.get("function_call")
+        if isinstance(content, str) and "</think>" not in content and not calls:
+            assert said.endswith(content.lstrip("\n") + "<|im_end|>")
 
 
 def test_a_row_that_is_nested_too_deeply(chat_encoder):

@@ -5,13 +5,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from components.tokenize_dataset import words
 from components.tokenize_dataset.words import Words
 from tests import assets
 
-TEXTS = [path.read_text(encoding="utf-8") for path in sorted(Path(words.__file__).parent.glob("*.*"))]
+
+def small():
+    """A vocabulary of bytes alone, which is read in a moment."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({letter: number for number, letter in enumerate(alphabet)}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    return backend.to_str()
+
+
+SMALL = small()
+
+TEXTS = [path.read_text(encoding="utf-8") for path in sorted(Path(words.__file__).parent.glob("[d-t]*.py"))]
 
 PIECES = st.sampled_from(
     [
@@ -84,6 +95,16 @@ def test_a_sentencepiece_tokenizer_is_not_understood():
         [pre_tokenizers.Whitespace(), pre_tokenizers.ByteLevel(add_prefix_space=False)],
         [pre_tokenizers.Split("a", "removed"), pre_tokenizers.ByteLevel(add_prefix_space=False)],
         [pre_tokenizers.WhitespaceSplit()],
+        # What is cut here are no longer characters: the bytes of "é" and of many others are written as digits.
+        [pre_tokenizers.ByteLevel(add_prefix_space=False), pre_tokenizers.Digits(individual_digits=True)],
+        # The sequence of which a word, found alone, need not be found as in a text; and dialects apart.
+        *(
+            [
+                pre_tokenizers.Split(Regex(pattern), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+            for pattern in (r"(?<=a)b|\p{L}|.", r"(a)|b|.", r"a$|.", r"a{2,}+|.", r"(?i)a|.", r"a(?!b)|\p{L}+")
+        ),
     ],
 )
 def test_other_steps_are_not_understood(steps):
@@ -99,6 +120,66 @@ def test_another_normalizer_or_model_is_not_understood():
     backend.normalizer = normalizers.Lowercase()
     assert not Words(backend).understood
     assert not Words(Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))).understood
+
+
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|"
+    r"\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@functools.cache
+def split_by(pattern):
+    backend = Tokenizer.from_str(pair("gpt2")[0].to_str())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    return backend, Words(backend)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from([LLAMA3, QWEN35]), st.lists(PIECES | st.text(max_size=3), max_size=12))
+def test_the_words_of_llama_3_and_of_qwen_3_5(pattern, pieces):
+    backend, known = split_by(pattern)
+    assert known.understood
+    assert_the_same(backend, known, ["".join(pieces), "12345 " + "".join(pieces)])
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [AddedToken("a ", lstrip=True)],
+        [AddedToken("a ", rstrip=True)],
+        [AddedToken("a", single_word=True)],
+        # "abc": the one that is not normalized is found first, though it begins later.
+        [AddedToken("ab", normalized=True), AddedToken("bc", normalized=False)],
+        # Is looked for as "é".
+        [AddedToken("e\u0301", normalized=True)],
+    ],
+)
+def test_added_tokens_that_are_found_in_another_way_are_not_understood(tokens):
+    backend = Tokenizer.from_str(pair("gpt2")[0].to_str())
+    backend.add_tokens(tokens)
+    assert not Words(backend).understood
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.text("ab ", min_size=1, max_size=3), max_size=4, unique=True),
+    st.text("ab c\n", max_size=12),
+    st.booleans(),
+)
+def test_added_tokens_that_overlap(contents, text, normalized):
+    backend = Tokenizer.from_str(SMALL)
+    backend.add_tokens([AddedToken(content, normalized=normalized) for content in contents])
+    assert_the_same(backend, Words(backend), [text])
 
 
 def test_digits_apart_as_some_tokenizers_have_them():

@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -107,16 +108,17 @@ def test_a_split_of_one_of_several_sources_is_of_effect(tmp_path):
 
 def test_links_to_files_and_folders_are_followed_once(tmp_path):
     folder = folder_of(tmp_path, "a.jsonl")
-    os.symlink(write(tmp_path / "elsewhere", "x.jsonl", '{"from": "x"}').parent, f"{folder}/more")
-    os.symlink(folder, f"{folder}/more/loop")
-    os.symlink(tmp_path / "elsewhere/x.jsonl", f"{folder}/link.jsonl")
+    elsewhere = write(tmp_path / "elsewhere", "x.jsonl", '{"from": "x"}')
+    Path(folder, "more").symlink_to(elsewhere.parent)
+    Path(folder, "more/loop").symlink_to(folder)
+    Path(folder, "link.jsonl").symlink_to(elsewhere)
     assert [row["from"] for row in values(folder)] == ["a.jsonl", "x", "x"]
 
 
 @pytest.mark.parametrize("name", ["", "/*.jsonl"])
 def test_a_link_that_leads_nowhere_is_told(tmp_path, name):
     folder = folder_of(tmp_path, "a.jsonl")
-    os.symlink(tmp_path / "gone", f"{folder}/b.jsonl")
+    Path(folder, "b.jsonl").symlink_to(tmp_path / "gone")
     with pytest.raises(UserError, match=r"rows/b\.jsonl' is a link that leads nowhere"):
         read(folder + name)
 

@@ -83,6 +83,15 @@ def test_a_saved_data_set(bucket, tmp_path):
     assert values(bucket.address("saved")) == ROWS
 
 
+def test_names_that_are_no_globs_and_splits(bucket):
+    names = ("a[1].jsonl", "b c+d#e%20.jsonl", "rows/train.jsonl", "rows/test.jsonl")
+    bucket.put_all({name: json.dumps({"from": name}) for name in names})
+    for name in names[:2]:
+        assert values(bucket.address(name)) == [{"from": name}]
+    assert values(bucket.address("rows")) == [{"from": "rows/train.jsonl"}]
+    assert values(bucket.address("rows"), train_split="test") == [{"from": "rows/test.jsonl"}]
+
+
 def test_the_content_changes_with_an_object(bucket):
     bucket.put_all({"rows/a.jsonl": '{"a": 1}', "rows/b.jsonl": '{"a": 2}'})
     content = source_of(bucket.address("rows")).content
@@ -171,11 +180,16 @@ def test_an_object_that_is_cut_is_told_by_its_address(bucket, name):
         ("s3://{bucket}/none.jsonl", r"data\.train is 's3://.*/none\.jsonl', which does not exist: set it to"),
         ("s3://{bucket}/none/*.jsonl", "which does not exist"),
         ("s3://no-such-bucket-here/t.jsonl", "is in a bucket that does not exist: check its name"),
+        ("s3://{bucket}/t.jsonl/", r"t\.jsonl/', which does not exist"),
+        ("s3://{bucket}/t.jsonl?versionId=3", "names a version, but the newest is read"),
+        ("S3://{bucket}/t.jsonl", "is an address of a kind that is not read: copy the data"),
+        ("gs://{bucket}/t.jsonl", "is an address of a kind that is not read: copy the data"),
         ("s3://UPPER/t.jsonl", "with a bucket's name in small letters"),
         ("s3://", "not of the form s3://BUCKET/KEY"),
     ],
 )
 def test_addresses_that_lead_nowhere(bucket, address, says):
+    bucket.put_all({"t.jsonl": '{"a": 1}'})
     with pytest.raises(UserError, match=says):
         source_of(address.format(bucket=bucket.name))
 
@@ -192,6 +206,8 @@ def test_addresses_that_lead_nowhere(bucket, address, says):
         ({"AWS_SECRET_ACCESS_KEY": None}, "no credentials for s3://"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, r"cannot be reached .*127\.0\.0\.1:1.*check the network"),
         ({"AWS_ENDPOINT_URL": "nonsense"}, "AWS_ENDPOINT_URL is 'nonsense', which is not an address"),
+        ({"AWS_PROFILE": "nope"}, r"with these settings \(.*nope.*\): correct AWS_PROFILE"),
+        ({"AWS_DEFAULT_REGION": "not one"}, r"with these settings \(.*not one.*\): correct .*AWS_DEFAULT_REGION"),
     ],
 )
 def test_credentials_and_endpoints_that_are_wrong(bucket, monkeypatch, tmp_path, environment, says):
