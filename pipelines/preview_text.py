@@ -23,6 +23,8 @@ def print_facts(console: Console, facts: Mapping[str, str]) -> None:
             console.print(Text(f"{label:<10}{fact}"), soft_wrap=True)
         return
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for label, fact in facts.items():
         table.add_row(f"[bold]{label}[/bold]", Text(fact))
     console.print(table)
@@ -59,7 +61,7 @@ def print_ids(console: Console, pieces: Sequence[Piece], in_colour: bool) -> Non
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("Id", justify="right")
     table.add_column("")
-    table.add_column("Token")
+    table.add_column("Token", overflow="fold")
     for piece in pieces:
         ids, learned, shown = " ".join(map(str, piece.ids)), "learned" * piece.supervised, _shown(piece.text)[0]
         if in_colour:

@@ -129,8 +129,10 @@ def estimate(value: float, half_width: float | None) -> dict[str, float | None]:
     return {"value": value, "low": low, "high": high, "count": 20}
 
 
-def write_gate(folder: RunFolder, passed: bool, champion: str | None = None) -> None:
-    reasons = ["The held-out loss fell." if passed else "The held-out loss rose."]
+def write_gate(
+    folder: RunFolder, passed: bool, champion: str | None = None, reasons: list[str] | None = None
+) -> None:
+    reasons = reasons or ["The held-out loss fell." if passed else "The held-out loss rose."]
     content = {"passed": passed, "reasons": reasons, "champion_version": champion, "measured_at": START}
     (folder.evaluation / "gate.json").write_text(json.dumps(content))
 

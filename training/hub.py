@@ -87,8 +87,9 @@ def hub_errors(name: str, revision: str | None, kind: Kind) -> Iterator[None]:
         ) from error
     except errors.RepositoryNotFoundError as error:
         raise UserError(
-            f"the hub has no {what} '{name}', or it is private: check the spelling at {page}; a private one "
-            "needs an access token in the environment variable HF_TOKEN (in a cluster: from a secret)"
+            f"the hub has no {what} '{name}', or it is private, and there is no file or folder of this name: "
+            f"check the spelling at {page}; a private one needs an access token in the environment variable "
+            "HF_TOKEN (in a cluster: from a secret)"
         ) from error
     except errors.RevisionNotFoundError as error:
         raise UserError(

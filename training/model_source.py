@@ -13,6 +13,7 @@ from training.model_files import SMALL_FILES, TOKENIZER_FILES, WEIGHTS_INDEX, ch
 from training.s3 import SCHEME
 from training.s3_model import is_s3_revision, pinned_objects, s3_revision, small_folder
 from training.store import checksum, fingerprint
+from training.user_path import user_path
 
 _GGUF_CONVERSION = 1
 """Raise it when the conversion of a GGUF file changes its result."""
@@ -203,7 +204,7 @@ def _locate(name: str) -> ModelSource:
         return _locate_in_package(name)
     if name.startswith(SCHEME):
         return _locate_in_s3(name)
-    path = Path(name).expanduser()
+    path = user_path(name)
     if path.is_dir():
         return LocalFolder(path.absolute())
     if path.suffix == ".gguf":

@@ -12,7 +12,6 @@ evaluation/         what was measured, as <name>.json; below it attempts/ and he
 model/              the exported model
 """
 
-import contextlib
 import os
 import re
 import secrets
@@ -142,9 +141,14 @@ class RunFolder:
             own = self.path / f".id-{mark}"
             own.write_text(mark)
             # Whole or not there, and the first of two processes wins.
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.link(own, path)
-            own.unlink()
+            except FileExistsError:
+                pass
+            except OSError:
+                if not path.is_file():
+                    own.replace(path)  # a disk without hard links
+            own.unlink(missing_ok=True)
         return path.read_text()
 
     def save_input(self, name: Literal["model", "dataset"], folder: Path) -> None:

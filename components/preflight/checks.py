@@ -10,7 +10,7 @@ from typing import Any
 import requests
 
 from components.preflight.pins import data_pins
-from training.config import RunConfig, check_world_size, one_node_only
+from training.config import RunConfig, check_world_size, too_many_nodes
 from training.device import default_device, processes_per_node
 from training.errors import UserError
 from training.hub import is_commit
@@ -126,8 +126,8 @@ def _shown(source: Source) -> str:
 
 def _ranks(config: RunConfig) -> Finding:
     device = default_device().type
-    if config.parallel.num_nodes > 1:
-        raise UserError(one_node_only(config.parallel.num_nodes))
+    if problems := too_many_nodes(config):
+        raise UserError("\n".join(problems))
     per_node = config.parallel.procs_per_node or processes_per_node()
     ranks = config.parallel.num_nodes * per_node
     check_world_size(config, ranks)

@@ -108,7 +108,7 @@ def register_run(step: Step) -> Registration:
         holder = alias_holder(client, settings.model_name, settings.alias)
         told = {"mlflow.note.content": describe(str(version.version)), "shardline.gate": decision.word}
         mirror.log.tags(told)
-        mirror.log.end("FINISHED")
+        mirror.finish()
     headline = _headline(version, settings.alias, holder)
     run_id = mirror.run.info.run_id
     registration = Registration(

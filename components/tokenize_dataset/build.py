@@ -19,7 +19,7 @@ from components.tokenize_dataset.prompts import write_prompts
 from components.tokenize_dataset.read import find_shape, read
 from components.tokenize_dataset.shapes import Shape
 from components.tokenize_dataset.split import Fate, split
-from components.tokenize_dataset.spool import Spool
+from components.tokenize_dataset.spool import Spool, array_on_disk
 from components.tokenize_dataset.statistics import SourceStatistics
 from components.tokenize_dataset.statistics_page import Example, render_statistics
 from components.tokenize_dataset.write import SampleCounts, SampleWriter
@@ -132,7 +132,7 @@ class _Times:
 
     Args:
         first: Number of its first row.
-        times: uint16 [rows].
+        times: uint32 [rows].
     """
 
     def __init__(self, first: int, times: np.ndarray) -> None:
@@ -153,10 +153,18 @@ class _Times:
 def _times(spool: Spool, number: int, fates: np.ndarray, num_passes: float) -> _Times:
     extent = spool.range_of(number)
     # On disk, like all that grows with the rows.
-    times = np.memmap(spool.folder / "times", np.uint16, "w+", shape=(len(extent),))
+    times = array_on_disk(spool.folder / f"times-{number}", np.uint32, len(extent))
+    least, of_least = 2**64, 0
     for first, rows in spool.rows(number):
-        chosen = fates[first : first + len(rows)] == Fate.TRAIN
-        times[first - extent.start : first - extent.start + len(rows)] = chosen * repeats(rows["hash"], num_passes)
+        start = first - extent.start
+        (chosen,) = (fates[first : first + len(rows)] == Fate.TRAIN).nonzero()
+        times[start + chosen] = repeats(rows["hash"][chosen], num_passes)
+        hashes = rows["hash"][chosen, 1]
+        if len(chosen) and int(hashes.min()) < least:
+            least, of_least = int(hashes.min()), start + int(chosen[hashes.argmin()])
+    if not times.any():
+        # Too few rows for so small a share: that which would be taken first, so that no source is lost.
+        times[of_least] = 1
     return _Times(extent.start, times)
 
 

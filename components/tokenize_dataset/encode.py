@@ -1,7 +1,7 @@
 """What a worker makes of a block: rows that are parsed, encoded and hashed, as a few arrays."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,10 @@ class LeftOut(NamedTuple):
     """A record that is not used.
 
     Attributes:
-        kind: Whether it could not be read, or was read and is of no use.
         record: Which, and why.
         place: How many rows of the block stand before it.
     """
 
-    kind: Literal["unreadable", "unusable"]
     record: Malformed
     place: int
 
@@ -72,8 +70,7 @@ class BlockEncoder:
         for record in parsed:
             result = record if isinstance(record, Malformed) else next(results)
             if isinstance(result, Malformed):
-                kind: Literal["unreadable", "unusable"] = "unreadable" if record is result else "unusable"
-                left_out.append(LeftOut(kind, result, len(kept)))
+                left_out.append(LeftOut(result, len(kept)))
             else:
                 assert isinstance(record, Row)
                 kept.append((record, result))

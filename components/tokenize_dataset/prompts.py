@@ -8,6 +8,7 @@ import numpy as np
 
 from components.tokenize_dataset.documents import Encoder
 from components.tokenize_dataset.encode import Setup
+from components.tokenize_dataset.row_hash import falls_below
 from components.tokenize_dataset.split import Fate
 from components.tokenize_dataset.spool import Spool
 from training.sources.rows import Malformed, Row, Source, rows_of
@@ -24,32 +25,40 @@ def write_prompts(path: Path, setup: Setup, sources: Sequence[Source], spool: Sp
         fates: `Fate` uint8 [rows of all sources].
     """
     numbers = np.cumsum([len(spool.range_of(source)) for source in range(spool.num_sources)])
-    told: set[int] = set()
     # In ASCII, because some readers take U+2028 for the end of a line.
     with path.open("w", encoding="ascii") as file:
 
         def write(source: int, prompt: dict[str, str]) -> None:
-            told.add(source)
             file.write(json.dumps({**prompt, "source": sources[source].name}) + "\n")
 
         for row, prompt in spool.prompts():
             if fates[row] == Fate.HELDOUT:
                 write(int(np.searchsorted(numbers, row, side="right")), prompt)
-        # What is held out of a source where no row was likely to be was not known when its rows were encoded.
-        for source in range(spool.num_sources):
-            extent = spool.range_of(source)
-            (held_out,) = (fates[extent.start : extent.stop] == Fate.HELDOUT).nonzero()
-            if source not in told and setup.shapes[source].format != "text" and len(held_out):
-                for prompt in _encode_again(setup, source, sources[source], held_out.tolist()):
+        # That rows are held out because a source had none otherwise was not known when they were encoded.
+        for source in range(setup.first_heldout if setup.data.heldout is None else 0):
+            places = _unlikely(spool, source, fates, setup.data.heldout_fraction)
+            if setup.shapes[source].format != "text" and places:
+                for prompt in _encode_again(setup, source, sources[source], places):
                     write(source, prompt)
 
 
-def _encode_again(setup: Setup, source: int, rows: Source, places: list[int]) -> Iterator[dict[str, str]]:
-    """Prompts of the rows of a source at these places, ascending, among the rows that can be used."""
+def _unlikely(spool: Spool, source: int, fates: np.ndarray, fraction: float) -> set[int]:
+    """Places of a source's rows that are held out although their hash is not below the fraction."""
+    start = spool.range_of(source).start
+    places: set[int] = set()
+    for first, rows in spool.rows(source):
+        held_out = fates[first : first + len(rows)] == Fate.HELDOUT
+        unlikely = held_out & ~falls_below(rows["hash"][:, 0], fraction)
+        places.update((first - start + unlikely.nonzero()[0]).tolist())
+    return places
+
+
+def _encode_again(setup: Setup, source: int, rows: Source, places: set[int]) -> Iterator[dict[str, str]]:
+    """Prompts of the rows of a source at these places among the rows that can be used."""
     encoder = Encoder(setup.data, setup.shapes[source], setup.tokenizer)
-    place = 0
+    place, last = 0, max(places)
     for row in rows_of(rows):
-        if place > places[-1]:
+        if place > last:
             return
         if isinstance(row, Row):
             (encoded,) = encoder.encode([row])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from components.tokenize_dataset.encode import EncodedBlock, LeftOut, Setup
-from components.tokenize_dataset.malformed import NUM_NAMED, check_malformed
+from components.tokenize_dataset.malformed import NUM_NAMED, check_malformed, reason_of
 from components.tokenize_dataset.row_hash import falls_below
 from components.tokenize_dataset.shapes import Shape, detect
 from components.tokenize_dataset.spool import EncodedRows, Spool
@@ -20,6 +20,9 @@ from training.sources.rows import Block, Malformed, Row, Source, rows_of
 _ROWS_FOR_SHAPE = 100
 """First rows of a source that its shape is found from."""
 
+_MOST_REASONS = 20
+"""That are told apart, as a reason may hold something of the record after all."""
+
 _NEWS_S = 15.0
 """Time between notes on how far it is."""
 
@@ -29,12 +32,21 @@ class Reading:
     """What reading a source came to, besides what is in the spool.
 
     Attributes:
-        left_out: How many records were left out, by kind.
+        left_out: How many records were left out, by reason.
         named: The first of them, each with what is wrong.
     """
 
     left_out: Counter[str] = field(default_factory=Counter)
     named: list[str] = field(default_factory=list)
+
+    def leave_out(self, record: Malformed) -> None:
+        """Count a record that cannot be used."""
+        reason = reason_of(record.problem)
+        if reason not in self.left_out and len(self.left_out) >= _MOST_REASONS:
+            reason = "is wrong in yet other ways"
+        self.left_out[reason] += 1
+        if len(self.named) < NUM_NAMED:
+            self.named.append(f"{record.origin} {record.problem}")
 
 
 def find_shape(source: Source, config: DataSource) -> Shape:
@@ -132,9 +144,7 @@ class _Reader:
     def _leave_out(self, source: int, left_out: list[LeftOut]) -> None:
         reading = self.readings[source]
         for each in left_out:
-            reading.left_out[each.kind] += 1
-            if len(reading.named) < NUM_NAMED:
-                reading.named.append(f"{each.record.origin} {each.record.problem}")
+            reading.leave_out(each.record)
         total = sum(sum(reading.left_out.values()) for reading in self.readings)
         named = [record for reading in self.readings for record in reading.named]
         check_malformed(total, self._setup.data.max_malformed_rows, named)

@@ -9,6 +9,8 @@ import numpy as np
 from training.config import ColumnRole
 from training.sources.rows import Row
 
+_as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str).encode
+
 
 def row_hash(row: Row, columns: Mapping[ColumnRole, str]) -> bytes:
     """128 bits of a row's used columns.
@@ -18,8 +20,7 @@ def row_hash(row: Row, columns: Mapping[ColumnRole, str]) -> bytes:
         columns: Its columns by what they are for, so that the same content is equal in columns of other names.
     """
     used = {role: row.values.get(column) for role, column in columns.items()}
-    text = json.dumps(used, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    return hashlib.blake2b(_as_json(used).encode(), digest_size=16).digest()
 
 
 def falls_below(half: np.ndarray, fraction: float) -> np.ndarray:

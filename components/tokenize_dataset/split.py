@@ -8,7 +8,7 @@ import numpy as np
 
 from components.tokenize_dataset.dedupe import EqualRows, equal_rows
 from components.tokenize_dataset.row_hash import falls_below
-from components.tokenize_dataset.spool import Spool
+from components.tokenize_dataset.spool import Spool, array_on_disk
 from training.config import DataConfig
 from training.errors import UserError
 
@@ -47,7 +47,7 @@ def split(spool: Spool, data: DataConfig, names: Sequence[str], first_heldout: i
         raise UserError(
             f"{' + '.join(names)}: there are no rows that can be used, so there is nothing to train on"
         )
-    fates = np.memmap(folder / "fates", np.uint8, "w+", shape=(spool.num_rows,))
+    fates = array_on_disk(folder / "fates", np.uint8, spool.num_rows)
     first_heldout_row = (
         spool.range_of(first_heldout).start if first_heldout < spool.num_sources else spool.num_rows
     )
@@ -122,7 +122,8 @@ def _check(spool: Spool, data: DataConfig, names: Sequence[str], first_heldout: 
         reason = (
             "data.heldout_fraction is 0: raise it"
             if not data.heldout_fraction and data.heldout is None
-            else f"there are only {spool.num_rows:,} rows, all the same or one of each source: add rows"
+            else f"there are only {spool.num_rows:,} rows, all the same or one of each source: "
+            + ("add rows" if data.max_train_rows is None else "raise data.max_train_rows, or add rows")
         )
         raise UserError(
             f"{' + '.join(names)}: no row is held out for evaluation, as {reason}, or set data.heldout"

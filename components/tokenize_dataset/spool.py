@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -227,6 +227,17 @@ class Spool:
             for line in file:
                 row, prompt = json.loads(line)
                 yield row, prompt
+
+
+def array_on_disk(path: Path, dtype: type[np.unsignedinteger[Any]], count: int) -> np.ndarray:
+    """Zeros [count] in a new file, which is mapped.
+
+    Its room is taken here: of a file of holes, a write for which the disk has no room would end the process.
+    """
+    with path.open("wb") as file:
+        for start in range(0, count, _ROWS_AT_ONCE):
+            file.write(np.zeros(min(_ROWS_AT_ONCE, count - start), dtype).data)
+    return np.memmap(path, dtype, "r+", shape=(count,))
 
 
 def _read_into(file: FileIO, values: np.ndarray) -> None:

@@ -109,8 +109,7 @@ def _dropped(each: SourceStatistics) -> dict[str, int]:
     reasons = {
         "Dropped: the same as an earlier row": each.fates[Fate.DUPLICATE],
         "Dropped: held out too": each.fates[Fate.LEAKED],
-        "Left out: cannot be read": each.reading.left_out["unreadable"],
-        "Left out: cannot be used": each.reading.left_out["unusable"],
+        **{f"Left out: {reason}": number for reason, number in each.reading.left_out.most_common()},
     }
     return {reason: number for reason, number in reasons.items() if number}
 

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from components.tokenize_dataset.messages import Conversation
+from components.tokenize_dataset.messages_parse import Message
 from components.tokenize_dataset.unusable import UnusableRow
 
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
@@ -36,19 +37,11 @@ class Renderer:
         Raises:
             UnusableRow: The template refuses them.
         """
-        # Not the tokenizer's own method, which takes no empty list and copies every message twice.
         import jinja2
-        from transformers.utils.chat_template_utils import render_jinja_template
 
         messages, tools = conversation.messages[:num_messages], conversation.tools
         try:
-            (text,), _ = render_jinja_template(
-                conversations=[messages],
-                tools=tools,
-                chat_template=self._template(tools is not None),
-                add_generation_prompt=answer_next,
-                **self._special_tokens,
-            )
+            text = self._text(messages, tools, answer_next)
         except (
             jinja2.TemplateError,
             TypeError,
@@ -61,6 +54,19 @@ class Renderer:
             raise UnusableRow(
                 f"is refused by the model's chat template (the roles are {roles}): {error or type(error).__name__}"
             ) from error
+        return text
+
+    def _text(self, messages: list[Message], tools: list[Any] | None, answer_next: bool) -> str:
+        # Not the tokenizer's own method, which takes no empty list and copies every message twice.
+        from transformers.utils import chat_template_utils
+
+        template = self._template(tools is not None)
+        given = {"add_generation_prompt": answer_next, **self._special_tokens}
+        if tools is None and all(_is_plain(message) for message in messages):
+            # As the function below does, without the copies by which it keeps other objects from templates.
+            compiled = chat_template_utils._compile_jinja_template(template)
+            return str(compiled.render(messages=messages, tools=None, documents=None, **given))
+        (text,), _ = chat_template_utils.render_jinja_template([messages], tools, chat_template=template, **given)
         return str(text)
 
     def _template(self, with_tools: bool) -> str:
@@ -68,6 +74,11 @@ class Renderer:
             template = self._tokenizer.get_chat_template(None, [{}] if with_tools else None)
             self._templates[with_tools] = _without_clock(template)
         return self._templates[with_tools]
+
+
+def _is_plain(message: Message) -> bool:
+    """Whether a message has a role and a content alone, both nothing but text."""
+    return len(message) == 2 and type(message["role"]) is str and type(message["content"]) is str
 
 
 def _without_clock(template: str) -> str:

@@ -79,7 +79,8 @@ class TextTokenizer:
         """Tokens of rendered conversations.
 
         An answer begins with a token of its own, as it does when it is generated: where the tokenizer would join
-        its first characters with the end of the prompt, the two are tokenized apart.
+        its first characters with the end of the prompt, or cut this end in another way, the two are tokenized
+        apart.
 
         Args:
             texts: The texts.
@@ -88,39 +89,55 @@ class TextTokenizer:
         """
         results: list[Tokens | None] = [None] * len(texts)
         marked = [i for i, text in enumerate(texts) if text.marks is not None and not spelled[i]]
-        before, end = self.ids([marks.before, marks.end])
-        for i, ids in zip(marked, self.ids([texts[i].text for i in marked]), strict=True):
-            results[i] = self._between_marks(texts[i], ids, marks.before, before, end)
+        for i, tokens in zip(marked, self._between_marks([texts[i] for i in marked], marks), strict=True):
+            results[i] = tokens
         others = [i for i, tokens in enumerate(results) if tokens is None]
         encodings = self._backend.encode_batch([texts[i].text for i in others], add_special_tokens=False)
         for i, encoding in zip(others, encodings, strict=True):
             results[i] = self._by_offsets(texts[i], encoding, spelled[i])
         return [tokens for tokens in results if tokens is not None]
 
-    def _between_marks(
-        self, text: Text, ids: np.ndarray, before: str, before_ids: np.ndarray, end_ids: np.ndarray
-    ) -> Tokens | None:
-        """Tokens of a text whose answers stand between marks; None if these are not the same as in the text."""
-        width = len(before_ids)
-        first = np.nonzero(ids[: max(len(ids) - width + 1, 0)] == before_ids[0])[0]
-        same = ids[first[:, None] + np.arange(width)] == before_ids
-        starts = first[same.all(axis=1)] + width
-        if len(starts) != text.text.count(before):
-            return None
-        starts = starts[text.marks]
-        special = np.nonzero(self._is_special[ids])[0]
-        after = np.searchsorted(special, starts)
-        if after.max() >= len(special) or (ids[special[after]] != end_ids[0]).any():
-            return None
-        ends = special[after]
+    def _between_marks(self, texts: Sequence[Text], marks: Marks) -> list[Tokens | None]:
+        """Tokens of texts whose answers stand between marks; None if these are not the same as in the text."""
+        if not texts:
+            return []
+        before, end = self.ids([marks.before, marks.end])
+        found = self.ids([text.text for text in texts])
+        # All texts at once, as there are many short ones.
+        ids = np.concatenate(found)
+        edges = np.cumsum([0, *map(len, found)])
+        (starts,) = np.nonzero(ids[: max(len(ids) - len(before) + 1, 0)] == before[0])
+        starts = starts[(ids[starts[:, None] + np.arange(len(before))] == before).all(axis=1)] + len(before)
+        # Not what the end of a text and the beginning of the next make together.
+        text_of_begin = np.searchsorted(edges, starts - len(before), side="right")
+        starts = starts[text_of_begin == np.searchsorted(edges, starts - 1, side="right")]
+        special = np.append(np.nonzero(self._is_special[ids])[0], len(ids))
+        ends = special[np.searchsorted(special, starts)]
+        is_end = np.append(ids == end[0], False)[ends]
+        first = np.searchsorted(starts, edges, side="right").tolist()
         supervised = np.zeros(len(ids), bool)
-        for start, stop in zip(starts, ends, strict=True):
-            supervised[start : stop + 1] = True
-        return Tokens(ids, supervised)
+        results: list[Tokens | None] = []
+        for number, text in enumerate(texts):
+            own = slice(first[number], first[number + 1])
+            answers = list(zip(starts[own].tolist(), ends[own].tolist(), is_end[own].tolist(), strict=True))
+            part = slice(edges[number], edges[number + 1])
+            assert text.marks is not None
+            if len(answers) != text.text.count(marks.before) or not all(
+                answers[mark][2] and answers[mark][1] < part.stop for mark in text.marks
+            ):
+                results.append(None)
+                continue
+            for mark in text.marks:
+                start, stop, _ = answers[mark]
+                supervised[start : stop + 1] = True
+            results.append(Tokens(ids[part], supervised[part]))
+        return results
 
     def _by_offsets(self, text: Text, encoding: Any, spelled: Sequence[Spelled]) -> Tokens:
         runs = [_run(encoding, span, len(text.text)) for span in text.spans]
-        if spelled or None in runs:
+        # Of white space, what follows may decide how it is cut, and after a prompt nothing does.
+        is_open = any(start > 1 and text.text[start - 2 : start].isspace() for start, _ in text.spans)
+        if spelled or is_open or None in runs:
             return self._by_parts(text, spelled)
         ids = np.array(encoding.ids, np.int32)
         supervised = np.zeros(len(ids), bool)

@@ -1,14 +1,16 @@
 """Encoding blocks on all cores, in the blocks' order."""
 
-import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from types import ModuleType
 
 from components.step import StepFailed
 from components.tokenize_dataset.encode import BlockEncoder, EncodedBlock, Setup
@@ -85,9 +87,29 @@ def _on(
         yield source, future.result()
 
 
+class _Process(ForkServerProcess):
+    """A worker that does not run the program's main module, as multiprocessing has it do.
+
+    What is sent to it says where it is imported from. The main module would cost imports, and a script without a
+    guard would tokenize once more in every worker.
+    """
+
+    def start(self) -> None:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            super().start()
+        finally:
+            sys.modules["__main__"] = main
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
 def _pool(setup: Setup, num_workers: int) -> ProcessPoolExecutor:
     # Not fork: tokenizers, pyarrow and S3 clients have threads, whose locks a fork would copy as they are.
-    context = multiprocessing.get_context("forkserver")
+    context = _Context()
     # What is imported before the fork is imported once.
     context.set_forkserver_preload([__name__, type(setup.tokenizer).__module__])
     return ProcessPoolExecutor(num_workers, context, initializer=_start, initargs=(setup, os.getpid()))

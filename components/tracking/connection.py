@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,6 +149,7 @@ def _one_at_a_time(url: Any) -> Iterator[None]:
 def _readable_errors(uri: str) -> Iterator[None]:
     # Imported here, not above: MLflow reads some of its environment when it is imported.
     from mlflow.exceptions import MlflowException
+    from requests import RequestException
 
     try:
         yield
@@ -155,6 +157,15 @@ def _readable_errors(uri: str) -> Iterator[None]:
         if (sentence := _explain(error, uri)) is None:
             raise
         raise UserError(sentence) from None
+    except RequestException as error:
+        # What sends files does not put it in MLflow's words. The query of an address may be a signature.
+        said = re.sub(
+            r"\?\S*", "", _cause(error) if error.response is None else " ".join(str(error).split())[:300]
+        )
+        raise UserError(
+            f"a file could not be exchanged with the MLflow server {uri} ({said}): look at its log, at the room in "
+            "its artifact store, and at the sizes that a proxy before it allows, and run this again"
+        ) from None
 
 
 def _explain(error: Any, uri: str) -> str | None:
@@ -170,6 +181,11 @@ def _explain(error: Any, uri: str) -> str | None:
         return (
             f"the MLflow server {uri} refuses the request ({said}): give this user the permission, or set "
             "registry.tracking_uri, registry.experiment and registry.model_name to what it may use"
+        )
+    if re.search(r"failed with error code 5\d\d|too many 5\d\d error responses", said):
+        return (
+            f"the MLflow server {uri} failed at a request ({_cause(error)}): look at its log, and run this again "
+            "when it works"
         )
     if "out-of-date database schema" in said:
         return (

@@ -4,7 +4,7 @@ import json
 import time
 from typing import Any
 
-from components.tracking.registry import alias_holder
+from components.tracking.registry import alias_holder, get_version
 
 _LENGTH = 50
 """Versions that are remembered; a tag of MLflow holds 5000 characters."""
@@ -38,11 +38,11 @@ def held_by(client: Any, name: str, alias: str) -> list[str]:
 
 
 def previous_holder(client: Any, name: str, alias: str) -> str | None:
-    """The version that held an alias before its holder; None if none is known."""
+    """The last version that held an alias before its holder and is still there; None if none is known."""
     versions, holder = held_by(client, name, alias), alias_holder(client, name, alias)
     if holder in versions:
         versions = versions[: versions.index(holder)]
-    return versions[-1] if versions else None
+    return next((each for each in reversed(versions) if get_version(client, name, each) is not None), None)
 
 
 def _key(alias: str) -> str:

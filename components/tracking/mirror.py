@@ -104,6 +104,14 @@ class Mirror:
                 log.end(status, milliseconds(record["ended"]))
             self._told[number] = record
 
+    def finish(self) -> None:
+        """End the run, and with it the attempts whose launcher died before it could say how they ended."""
+        nested = search_by_tags(self._client, self._experiment, {"mlflow.parentRunId": self.run.info.run_id})
+        for run in nested:
+            if run.info.status == "RUNNING":
+                self._client.set_terminated(run.info.run_id, status="KILLED")
+        self.log.end("FINISHED")
+
     def _write(self, log: RunLog, steps: list[TrainStep], heldout: list[Evaluation], system: list[System]) -> None:
         # Of a step or a measurement that came twice, the later.
         latest = {event.step: event for event in steps}

@@ -26,6 +26,20 @@ def find_version(client: Any, name: str, run_id: str) -> Any:
     return max(versions, key=lambda version: int(version.version), default=None)
 
 
+def get_version(client: Any, name: str, number: str) -> Any:
+    """The version of this number, or None."""
+    from mlflow.exceptions import MlflowException
+
+    if not (number.isascii() and number.isdigit()):
+        return None
+    try:
+        return client.get_model_version(name, number)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
 def create_version(client: Any, name: str, source: str, run_id: str, tags: dict[str, str]) -> Any:
     """Make a version, and the registered model if it is the first.
 

@@ -10,7 +10,8 @@ from components.tracking.artifacts import list_files
 from components.tracking.connection import Connection
 from components.tracking.history import move_alias, previous_holder
 from components.tracking.model_files import wanted_files
-from components.tracking.registry import alias_holder, find_model
+from components.tracking.registry import alias_holder, find_model, get_version
+from components.tracking.texts import shortened
 from components.tracking.turn import turn
 from training.errors import UserError
 
@@ -69,7 +70,7 @@ def roll_back(connection: Connection, name: str, alias: str, to: str | None, rea
 
 
 def _check(connection: Connection, name: str, number: str) -> None:
-    version = _version(connection.client, name, number)
+    version = get_version(connection.client, name, number)
     if version is None:
         raise UserError(f"'{name}' has no version {number}: `shardline versions` lists those that there are")
     if not wanted_files(list_files(connection, version)):
@@ -79,24 +80,11 @@ def _check(connection: Connection, name: str, number: str) -> None:
         )
 
 
-def _version(client: Any, name: str, number: str) -> Any:
-    from mlflow.exceptions import MlflowException
-
-    if not number.isdigit():
-        return None
-    try:
-        return client.get_model_version(name, number)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None
-
-
 def _record(client: Any, name: str, before: str | None, after: str, reason: str) -> None:
     who = {
         "by": _who(),
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "reason": reason,
+        "reason": shortened(reason),
     }
     for key, value in who.items():
         if before is not None:

@@ -71,7 +71,7 @@ class FoundJob:
 
     @property
     def run_folder(self) -> str:
-        """The run's folder as the pods see it, which is what their command ends with."""
+        """The job's folder in the run's as the pods see it, which is what their command ends with."""
         spec = self.manifest["spec"]
         if self.kind is PYTORCHJOB:
             replica = next(iter(spec["pytorchReplicaSpecs"].values()))
@@ -79,7 +79,8 @@ class FoundJob:
         else:
             command = spec.get("trainer", {}).get("command")
         last = str(command[-1]) if command else ""
-        return last if last.endswith(f"/runs/{self.run}") else f"<store>/runs/{self.run}"
+        run = f"/runs/{self.run}"
+        return last if last.endswith((run, f"{run}/evaluation")) else f"<store>{run}"
 
 
 def find_jobs(cluster: Cluster, run: str | None = None, purpose: JobPurpose | None = "training") -> list[FoundJob]:

@@ -151,6 +151,10 @@ def test_the_local_launcher_has_one_node():
     (problem,) = problems("cluster.launcher=local", "parallel.num_nodes=2")
     assert "parallel.num_nodes is 2, but cluster.launcher local runs on one node" in problem
     assert "set parallel.num_nodes to 1" in problem
+    of_training, of_evaluation = problems(
+        "cluster.launcher=local", "parallel.num_nodes=2", "evaluation.num_nodes=3"
+    )
+    assert "parallel.num_nodes is 2" in of_training and "set evaluation.num_nodes to 1" in of_evaluation
     assert config("parallel.num_nodes=2").parallel.num_nodes == 2, "where there is a cluster, it has several"
 
 

@@ -10,7 +10,7 @@ from training.config.evaluation import ANSWER_MEASURES, EvaluationConfig
 from training.config.model import ModelConfig
 from training.config.registry import GateConfig, RegistryConfig
 from training.config.resilience import CheckpointConfig, ResilienceConfig
-from training.config.run import RunConfig, check_world_size
+from training.config.run import RunConfig, check_world_size, too_many_nodes
 from training.config.training import LoraConfig, ParallelConfig, TrainingConfig
 
 __all__ = [
@@ -33,4 +33,5 @@ __all__ = [
     "check_world_size",
     "launcher_problems",
     "one_node_only",
+    "too_many_nodes",
 ]

@@ -149,11 +149,12 @@ class ClusterConfig(Section):
         return env
 
 
-def one_node_only(num_nodes: int) -> str:
-    """Say why a launcher that has one node cannot take a run of several."""
+def one_node_only(num_nodes: int, section: str) -> str:
+    """Say why a launcher that has one node cannot take a job of several, whose size the section tells."""
     return (
-        f"parallel.num_nodes is {num_nodes}, but cluster.launcher local runs on one node: set parallel.num_nodes "
-        "to 1 and parallel.procs_per_node to the ranks it should have, or run it in a cluster"
+        f"{section}.num_nodes is {num_nodes}, but cluster.launcher local runs on one node: set "
+        f"{section}.num_nodes to 1 and {section}.procs_per_node to the ranks it should have, or run it in a "
+        "cluster"
     )
 
 

@@ -30,7 +30,8 @@ class DataSource(Section):
     hash, until it has its share. Unset: every row once."""
 
     split: str | None = None
-    """Split of a hub data set. Unset: `data.train_split` or `data.heldout_split`."""
+    """Split of a hub data set, or of a folder that has several. Unset: `data.train_split` or
+    `data.heldout_split`."""
 
     subset: str | None = None
     """Subset (configuration) of a hub data set. Unset: `data.subset`."""
@@ -76,7 +77,8 @@ class DataConfig(Section):
     several. Relative paths start at the working folder."""
 
     train_split: str = "train"
-    """Split of a hub data set to train on."""
+    """Split to train on, of a hub data set, or of a folder that `datasets` saved or whose files' names tell of
+    several (`train-00000-of-00002.parquet`, `test.jsonl`, `dev/a.csv`). A glob reads all that it matches."""
 
     subset: str | None = None
     """Subset (configuration) of a hub data set. Unset: its default."""
@@ -89,7 +91,7 @@ class DataConfig(Section):
     hash."""
 
     heldout_split: str = "test"
-    """Split of a hub data set to evaluate on."""
+    """Split to evaluate on, likewise."""
 
     heldout_fraction: Fraction = 0.05
     """Share of each source's rows held out when `heldout` is unset; at least one row. A row's hash decides, so

@@ -27,11 +27,12 @@ class GateConfig(Section):
     above `min_improvement`."""
 
     floors: dict[str, float] = {}
-    """Least values of measures, such as {arc_easy/acc: 0.4, rougeL: 0.3, exact_match: 0.1}. Higher is better."""
+    """Least values of measures, such as {arc_easy/acc: 0.4, rougeL: 0.3, exact_match: 0.1}. A measure of which
+    lower is better, as a perplexity, has none and fails the gate."""
 
     max_drops: dict[str, float] = {}
-    """By how much measures may be lower than the base model's, such as {arc_easy/acc: 0.02}: what must not be
-    forgotten."""
+    """By how much measures may be worse than the base model's, such as {arc_easy/acc: 0.02}: what must not be
+    forgotten. Worse is lower, and higher where lm-eval says that lower is better."""
 
 
 class RegistryConfig(Section):
@@ -42,13 +43,13 @@ class RegistryConfig(Section):
     store. Credentials never stand here: set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (or
     MLFLOW_TRACKING_TOKEN) in the steps' environment, from a secret."""
 
-    experiment: str = Field(default="shardline", min_length=1)
+    experiment: str = Field(default="shardline", min_length=1, max_length=256)
     """MLflow experiment of the run."""
 
-    model_name: str = "shardline-model"
+    model_name: str = Field(default="shardline-model", max_length=256)
     """Name of the registered model."""
 
-    alias: str = "champion"
+    alias: str = Field(default="champion", max_length=100)
     """Alias that moves to the new version when the gate passes. `candidate` always marks the newest version, and
     MLflow keeps `latest` and `v1`, `v2`, … for itself."""
 

@@ -67,8 +67,8 @@ class RunConfig(Section):
             )
         problems += source_problems(data)
         problems += gate_problems(self.registry.gate, self.evaluation)
-        if parallel.num_nodes > 1 and self.cluster.launcher == "local":
-            problems.append(one_node_only(parallel.num_nodes))
+        if self.cluster.launcher == "local":
+            problems += too_many_nodes(self)
         problems += launcher_problems(self.cluster)
         problems += _lora_problems(self)
         if self.evaluation.max_samples is not None and self.evaluation.every_steps is None:
@@ -79,6 +79,12 @@ class RunConfig(Section):
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+
+def too_many_nodes(config: RunConfig) -> list[str]:
+    """What a launcher that has one node cannot take of a run's jobs, as sentences."""
+    sizes = {"parallel": config.parallel.num_nodes, "evaluation": config.evaluation.num_nodes}
+    return [one_node_only(num_nodes, section) for section, num_nodes in sizes.items() if num_nodes > 1]
 
 
 def check_world_size(config: RunConfig, world_size: int) -> None:

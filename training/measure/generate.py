@@ -1,6 +1,7 @@
 """Greedy answers to held-out prompts, shared out to all ranks."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from transformers import GenerationConfig
 from training.errors import UserError
 
 BATCH_SIZE = 16
-"""Prompts that are answered at once."""
+"""Most prompts that are answered at once."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,8 @@ def generate_answers(
 ) -> list[str]:
     """Answer prompts greedily, up to an end of turn or `max_new_tokens` tokens. Collective.
 
-    Batches are the same whatever the number of ranks, and are dealt out to them. With a sharded model each rank
-    answers the same number of batches, the last ones perhaps of an empty prompt, and goes on until all ranks
-    have ended theirs.
+    Batches are of like sizes, and every rank answers as many. With a sharded model one that has no prompt left
+    answers an empty one, and each goes on until all ranks have ended theirs.
 
     Args:
         model: A transformers causal language model, whole on every rank or sharded over all.
@@ -99,9 +99,7 @@ def generate_answers(
     encoded = [tokenizer.encode(prompt, add_special_tokens=False)[-room:] for prompt in prompts]
     stops = stop_tokens(model, tokenizer)
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    # Of like lengths together, so that little is padded.
-    order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
-    batches = [order[first : first + BATCH_SIZE] for first in range(0, len(order), BATCH_SIZE)]
+    batches = _batches(encoded, world_size)
     mine: dict[int, str] = {}
     for first in range(0, len(batches), world_size):
         batch = batches[first + rank] if first + rank < len(batches) else []
@@ -112,11 +110,19 @@ def generate_answers(
             )
             answers = [tokenizer.decode(tokens, skip_special_tokens=True).strip() for tokens in new_tokens]
             mine |= dict(zip(batch, answers, strict=False))  # without a batch there is one answer to nothing
-        on_batch(min((first + world_size) * BATCH_SIZE, len(prompts)))
+        on_batch(sum(map(len, batches[: first + world_size])))
     parts: list[dict[int, str]] = [{} for _ in range(world_size)]
     dist.all_gather_object(parts, mine)
     found = {i: answer for part in parts for i, answer in part.items()}
     return [found[i] for i in range(len(prompts))]
+
+
+def _batches(prompts: Sequence[list[int]], world_size: int) -> list[list[int]]:
+    """Indices of the prompts that are answered together: of like lengths, so that little is padded."""
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    rounds = math.ceil(len(order) / (BATCH_SIZE * world_size))
+    count = min(rounds * world_size, len(order))
+    return [order[len(order) * i // count : len(order) * (i + 1) // count] for i in range(count)]
 
 
 def check_room(config: Any, max_new_tokens: int) -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 from training.store import checksum, write_atomically
 from training.user_cache import user_cache
 
-_WORTH_BYTES = 2**28
-"""Size from which on a checksum takes seconds."""
+_WORTH_BYTES = 2**24
+"""Size from which on remembering a checksum is worth a file. Large sets come in many files of middling size."""
 
 _SETTLED_S = 2.0
 """A file that changed later than this before it was read could change again at the same time of change."""

@@ -10,6 +10,7 @@ from training.s3 import SCHEME, list_objects
 from training.sources.file import File, LocalFile, S3File
 from training.sources.folder import Chosen, choose
 from training.sources.kinds import is_data
+from training.user_path import user_path
 
 _PROJECT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +26,7 @@ def find_files(name: str, split: str) -> Chosen | None:
 
     Raises:
         UserError: A folder has no data or not the split, a path is of what is no file, an address is of another
-            kind, or S3 cannot be looked at.
+            kind, or the path or S3 cannot be looked at.
     """
     if name.startswith(SCHEME):
         return _in_s3(name, split)
@@ -46,20 +47,20 @@ def find_files(name: str, split: str) -> Chosen | None:
 
 def local_path(name: str) -> Path | None:
     """The file or folder that a path leads to; None if there is none."""
-    wanted = Path(name).expanduser()
-    return next((place / wanted for place in _places(name) if (place / wanted).exists()), None)
+    paths = (user_path(name, place) for place in _places(name))
+    return next((path for path in paths if path.exists()), None)
 
 
 def where_looked(name: str) -> str:
     """The folders in which a relative path was looked for, for people; empty for another."""
-    if name.startswith(SCHEME) or Path(name).expanduser().is_absolute():
+    if name.startswith(SCHEME) or user_path(name).is_absolute():
         return ""
     return f" in {' nor in '.join(str(place) for place in _places(name))}"
 
 
 def _places(name: str) -> list[Path]:
     here = Path.cwd()
-    if Path(name).expanduser().is_absolute() or here == _PROJECT:
+    if user_path(name).is_absolute() or here == _PROJECT:
         return [here]
     return [here, _PROJECT]
 
@@ -80,7 +81,7 @@ def _in_s3(name: str, split: str) -> Chosen | None:
 def _globbed(name: str) -> Chosen | None:
     for place in _places(name):
         # Unlike Path.glob it takes a pattern that begins at the root too.
-        found = glob.glob(str(Path(name).expanduser()), root_dir=place, recursive=True)  # noqa: PTH207
+        found = glob.glob(str(user_path(name)), root_dir=place, recursive=True)  # noqa: PTH207
         files = [part for part in sorted(found) if is_data(PurePosixPath(part).name) and _is_file(place / part)]
         if files:
             return Chosen([LocalFile(place / part, part) for part in files], None)
@@ -91,7 +92,7 @@ def _inside(folder: Path) -> Iterator[str]:
     """What may be data below a folder, through links too; a folder that may not be read is an error, not empty."""
 
     def fail(error: OSError) -> None:
-        raise error
+        raise UserError(f"'{error.filename}' cannot be looked at ({error.strerror}): change its permissions")
 
     seen = set()
     for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):

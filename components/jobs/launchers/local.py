@@ -36,7 +36,8 @@ class LocalLauncher:
     def submit(self, job: TrainingJob) -> dict[str, object]:
         """Start the node's process; its output goes to the attempt's `node.log`."""
         if job.num_nodes != 1:
-            raise UserError(one_node_only(job.num_nodes))
+            section = "parallel" if job.purpose == "training" else job.purpose
+            raise UserError(one_node_only(job.num_nodes, section))
         env = {
             **os.environ,
             "SHARDLINE_ATTEMPT": str(job.attempt),

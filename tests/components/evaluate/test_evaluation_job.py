@@ -72,7 +72,8 @@ def test_two_pods_measure_sharded_models(cluster, trained_run, metrics, tmp_path
     assert "measuring the base model on 2 cpu ranks, sharded over all of them" in capfd.readouterr().out
     # Attempts of the run, as the commands about jobs show them, are the training's.
     assert find_jobs(connect(), "a-run") == [] and step.folder.attempts() == []
-    assert [found.name for found in find_jobs(connect(), "a-run", purpose=None)] == ["a-run-e1"]
+    (found,) = find_jobs(connect(), "a-run", purpose=None)
+    assert found.name == "a-run-e1" and found.run_folder == str(step.folder.evaluation)
     assert "measuring the tuned model" in shardline("logs", "a-run", "--evaluation")
     with pytest.raises(UserError, match="'other' has no job of its evaluation"):
         shardline("logs", "other", "--evaluation")

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models
 
-from components.evaluate.champion import find_opponent
+from components.evaluate.champion import Opponent, find_opponent
 from components.tracking import champion as tracking
 from tests.components.evaluate.conftest import WORDS
 from training.events import Note, read_events
@@ -71,22 +71,12 @@ def test_the_champion_is_measured_on_the_same_rows_and_judged(
     assert content(other, "champion.json")["loss"] == found["loss"], "it was not loaded again"
 
 
-def test_a_run_is_not_compared_with_its_own_version(trained_run, evaluate, holder):
+def test_a_run_is_not_compared_with_its_own_version(trained_run, holder):
     holder(is_own=True)
     step = trained_run()
-    out = evaluate(step)
-    gate = content(step, "gate.json")
-    assert gate["champion_version"] == "3"
-    assert gate["reasons"][-1] == "Version 3, which holds the alias champion, is this run's own."
-    assert "Attention" not in (out / "report.html").read_text()
-    assert not (step.folder.evaluation / "champion.json").exists()
-
-
-def test_without_a_champion_nothing_is_said_of_one(trained_run, evaluate):
-    step = trained_run()
-    evaluate(step)
-    gate = content(step, "gate.json")
-    assert gate["champion_version"] is None and len(gate["reasons"]) == 1
+    found = find_opponent(step, step.folder.config(), step.folder.inputs())
+    reason = "Version 3, which holds the alias champion, is this run's own."
+    assert found == Opponent(version="3", reason=reason)
 
 
 def test_a_champion_that_is_not_wanted_is_not_looked_for(trained_run, holder):
@@ -176,3 +166,6 @@ def test_a_champion_that_was_compared_with_before_leaves_no_result(trained_run, 
     monkeypatch.setattr(tracking, "champion_of", lambda config, store_root, note: None)
     evaluate(step, "2")
     assert not (step.folder.evaluation / "champion.json").exists()
+    # Without one nothing is said of one.
+    gate = content(step, "gate.json")
+    assert gate["champion_version"] is None and len(gate["reasons"]) == 1

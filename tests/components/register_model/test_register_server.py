@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from components.tracking.champion import champion_of
 from pipelines.cli import app
-from tests.registering import ReadyRun, aliases, client_of, register, write_evaluation
+from tests.registering import ReadyRun, aliases, client_of, estimate, register, write_evaluation, write_gate
 from tests.servers.mlflow import MlflowServer
 
 
@@ -153,7 +153,19 @@ def test_a_reference_that_the_server_would_refuse(
     assert "takes only models that lie in its own artifact store" in capsys.readouterr().err
 
 
-def test_a_measurement_that_is_not_a_number(ready_run: ReadyRun, mlflow_server: MlflowServer) -> None:
+def test_texts_without_end_and_a_measurement_that_is_not_a_number(
+    ready_run: ReadyRun, mlflow_server: MlflowServer
+) -> None:
     folder = ready_run("diverged", passed=False, tracking_uri=mlflow_server.uri, model_name="diverged")
     write_evaluation(folder, base_loss=2.5, tuned_loss=float("nan"), passed=False)
-    assert register(folder).holder is None
+    tuned = json.loads((folder.evaluation / "tuned.json").read_text())
+    tuned["scores"] = {f"task {number}, {'x' * 250}/acc": estimate(0.5, None) for number in range(40)}
+    (folder.evaluation / "tuned.json").write_text(json.dumps(tuned))
+    write_gate(folder, passed=False, reasons=["The score fell. " * 20] * 40)
+    made = register(folder)
+    assert made.holder is None
+    version = client_of(mlflow_server.uri).get_model_version("diverged", made.version)
+    # As many characters as the columns in PostgreSQL have.
+    assert version.description.endswith("… the rest is in the README.md among the version's files.")
+    assert len(version.tags["shardline.gate_reasons"]) == 5000
+    assert len(made.reasons) == 40

@@ -181,7 +181,12 @@ def test_the_alias_stays_with_a_version_that_was_not_compared_with(ready_run: Re
 
 def test_a_run_that_is_not_to_be_compared_takes_the_alias(ready_run: ReadyRun) -> None:
     register(ready_run("first"))
-    assert register(ready_run("second", evaluation={"champion": False})).holder == "2"
+    made = register(ready_run("second", evaluation={"champion": False}))
+    assert made.holder == "2"
+    assert made.reasons[-1] == (
+        "The alias champion moves from version 1, which the tuned model was not compared with, since "
+        "evaluation.champion is false."
+    )
 
 
 def test_a_rerun_does_not_take_back_an_alias_that_moved_on(ready_run: ReadyRun) -> None:

@@ -1,16 +1,19 @@
-"""Blocks of made-up rows, which worker processes can import."""
+"""Blocks of made-up rows, which worker processes can import, and a step that tokenizes until it is ended."""
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass
 
-from components.tokenize_dataset import workers
+from components.step import Step
+from components.tokenize_dataset import read, workers
 from components.tokenize_dataset.encode import Setup
 from components.tokenize_dataset.shapes import Shape
-from components.tokenize_dataset.workers import encode_blocks
+from components.tokenize_dataset.tokenize import tokenize
 from tests.doubles.models import tiny_tokenizer
 from training.config import DataConfig
+from training.sources import lines
 from training.sources.rows import Row
 
 
@@ -36,8 +39,8 @@ def text_setup():
 
 
 def main():
-    """Tokenize without an end, with two workers, and say when they are there."""
-    start = workers._pool
+    """Tokenize as the step does, slowly, with workers, and say when they are there."""
+    start, take = workers._pool, read._Reader.take
 
     def start_and_tell(*arguments):
         pool = start(*arguments)
@@ -45,11 +48,11 @@ def main():
         print("working", flush=True)
         return pool
 
-    workers._ALONE_S, workers._pool = 0.0, start_and_tell
-    blocks = ((0, TextBlock(1, seconds=0.1)) for _ in iter(int, 1))
-    for _ in encode_blocks(text_setup(), blocks, 2):
-        pass
+    def take_slowly(*arguments):
+        time.sleep(0.1)
+        take(*arguments)
 
-
-if __name__ == "__main__":
-    main()
+    workers._ALONE_S, workers._pool, read._Reader.take = 0.0, start_and_tell, take_slowly
+    lines.BLOCK_BYTES = 100
+    with Step("tokenize_dataset", sys.argv[1], sys.argv[2]) as step:
+        tokenize(step)

@@ -2,6 +2,7 @@ import contextlib
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -13,7 +14,8 @@ from components.tokenize_dataset import workers
 from components.tokenize_dataset.tokenize import tokenize
 from components.tokenize_dataset.workers import encode_blocks, usable_cores
 from tests.components.tokenize_dataset.blocks import TextBlock, text_setup
-from training.store import MANIFEST
+from training.errors import EXIT_INTERRUPTED
+from training.store import MANIFEST, Store
 
 
 @pytest.fixture
@@ -84,15 +86,36 @@ def test_no_worker_is_left_when_the_work_is_given_up(at_once):
     assert alive == []
 
 
-def test_no_worker_outlives_a_parent_that_is_killed():
-    command = [sys.executable, "-m", "tests.components.tokenize_dataset.blocks"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"working\n"
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-    assert len(started) >= 3
+def test_however_the_step_is_ended_it_leaves_no_process_and_no_staging(step_for, write_rows, tmp_path):
+    # Without a guard, as a user's script may be: workers are not to run it.
+    script = tmp_path / "script.py"
+    script.write_text("from tests.components.tokenize_dataset.blocks import main\nmain()\n")
+    path = write_rows([{"text": f"a {'b ' * (n % 50)}"} for n in range(10_000)])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ends = {"killed": signal.SIGKILL, "stopped": signal.SIGTERM, "ctrl-c": signal.SIGINT}
+    with contextlib.ExitStack() as stack:
+        steps = {}
+        for run, end in ends.items():
+            root = step_for(path, run, num_workers=2).folder.root
+            command = [sys.executable, str(script), str(root), run]
+            # Ctrl-C reaches the whole group.
+            process = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+            )
+            steps[end] = stack.enter_context(process)
+        started = []
+        for end, process in steps.items():
+            assert "working\n" in iter(process.stdout.readline, "")
+            started += psutil.Process(process.pid).children(recursive=True)
+            (os.killpg if end == signal.SIGINT else os.kill)(process.pid, end)
+    assert len(started) >= 9
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
+    assert [process.returncode for process in steps.values()] == [-signal.SIGKILL, *[EXIT_INTERRUPTED] * 2]
+    # What is killed cannot clear up; a later run does.
+    (left,) = (root / ".staging").iterdir()
+    assert Store(root).sweep() == [left]
+    assert not (root / "datasets").exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from components.tokenize_dataset.preview import pieces_of
@@ -77,6 +78,15 @@ def test_in_a_terminal_what_is_learned_is_in_colour_and_underlined(shown):
     assert re.search(r"\x1b\[38[^m]*m a\x1b\[0m", output)
     assert "[ c]" not in output
     assert "[ c][ d]" in shown(ROWS, "--plain", colour=True)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--ids"]])
+def test_a_narrow_terminal_shows_all_of_it(shown, tmp_path, monkeypatch, arguments):
+    monkeypatch.setattr(Console, "width", 24)
+    output = re.sub(r"\x1b\[[\d;]*m", "", shown(ROWS, *arguments, colour=True))
+    assert "…" not in output
+    assert f"{tmp_path}/train.jsonlline1" in re.sub(r"\s", "", output)
+    assert "<|assistant|>" in re.sub(r"\s", "", output)
 
 
 def test_the_ids(shown):

@@ -208,6 +208,41 @@ def test_sharegpt_conversations_become_the_same():
     )
 
 
+def test_nulls_that_someone_wrote_stay_and_those_of_a_table_go(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def call(name, **arguments):
+        return {"function": {"name": name, "arguments": arguments}}
+
+    def arguments_of(row):
+        message = conversation(as_rows([row])[0], found([row]), None).messages[1]
+        return [each["function"]["arguments"] for each in message["tool_calls"]]
+
+    written = {"a": 1, "b": None}
+    for calls in (
+        [{"name": "f", "arguments": json.dumps(written)}],
+        [{"function": {"name": "f", "arguments": json.dumps(written)}}],
+        json.dumps([{"name": "f", "arguments": written}]),
+    ):
+        assert arguments_of({"messages": [user("a"), assistant(None, tool_calls=calls)]}) == [written]
+    said = {"from": "function_call", "value": json.dumps({"name": "f", "arguments": written})}
+    assert arguments_of({"conversations": [SHAREGPT[0], said]}) == [written]
+    tool = {"name": "f", "parameters": {"default": None}}
+    for tools in (json.dumps([tool]), [json.dumps(tool)]):
+        assert read({**chat("a", "b"), "tools": tools}).tools == [tool]
+    # A table gives every call the arguments of all.
+    rows = [
+        {"messages": [user("a"), assistant("b", tool_calls=[call("f", x=1)], weight=1)]},
+        {"messages": [user("c"), {**assistant("d"), "tool_calls": [call("g", y="2"), call("f", x=3)]}]},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    first, second = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    assert "y" in first["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    assert arguments_of(first) == [{"x": 1}]
+    assert arguments_of(second) == [{"y": "2"}, {"x": 3}]
+
+
 def test_messages_that_are_not_weighted_are_not_learned():
     row = {
         "messages": [
@@ -263,6 +298,10 @@ def test_the_system_prompt_is_for_conversations_that_have_none():
             "has a part of the type 'image_url' in message 1, but only text parts",
         ),
         ({"messages": [user("a"), assistant("b", weight=0.5)]}, "has the weight 0.5 in message 2"),
+        (
+            {"messages": [user("a"), assistant("b", train="no")]},
+            "has 'no' as train in message 2, but it is true or",
+        ),
         ({"messages": [user("a"), assistant("b", tool_calls=[{"id": "c"}])]}, "a tool call without a name"),
         ({**chat("a", "b"), "tools": "add"}, "has text in the column 'tools', where a list of tools"),
         ({**chat("a", "b"), "system": 3}, "has number in the column 'system', where text is needed"),

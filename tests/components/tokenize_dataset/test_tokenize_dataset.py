@@ -1,5 +1,6 @@
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -96,47 +97,20 @@ def test_the_same_rows_give_the_same_bytes(step_for, write_rows):
     assert files_of(folder) == first
 
 
-def test_the_key_changes_with_all_that_the_samples_are_made_from_and_with_nothing_else(
+def test_the_weights_of_the_model_and_the_name_of_the_file_do_not_make_other_data(
     step_for, write_rows, tiny_model, tmp_path
 ):
     path = write_rows(chats(60))
-    heldout = write_rows(chats(80)[60:], "heldout.jsonl")
     key = tokenize(step_for(path)).name
-
-    # Neither the file's name nor how its rows are read.
     copy = shutil.copyfile(path, tmp_path / "copy.jsonl")
-    how = {"num_workers": 2, "streaming": True, "max_malformed_rows": 3}
-    assert tokenize(step_for(copy, "copy", **how)).name == key
-    # Nor the model's weights.
     other_weights = shutil.copytree(tiny_model, tmp_path / "other-weights")
     (other_weights / "model.safetensors").write_bytes(b"")
-    assert tokenize(step_for(path, "weights", model=other_weights)).name == key
+    assert tokenize(step_for(copy, "copy", model=other_weights)).name == key
 
-    keys = {key}
     other_template = shutil.copytree(tiny_model, tmp_path / "other-template")
     template = other_template / "chat_template.jinja"
     template.write_text("<|system|>" + template.read_text())
-    for number, step in enumerate(
-        [
-            lambda run: step_for(write_rows(chats(61), "more.jsonl"), run),
-            lambda run: step_for(path, run, heldout=str(heldout)),
-            lambda run: step_for(path, run, heldout_fraction=0.4),
-            lambda run: step_for(path, run, sequence_length=40),
-            lambda run: step_for(path, run, max_train_rows=10),
-            lambda run: step_for(path, run, packing="none"),
-            lambda run: step_for(path, run, long_documents="split"),
-            lambda run: step_for(path, run, deduplicate=False),
-            lambda run: step_for(path, run, columns={"messages": "messages"}),
-            lambda run: step_for(path, run, format="chat"),
-            lambda run: step_for(path, run, system_prompt="a"),
-            lambda run: step_for(path, run, prompt_template="{instruction}"),
-            lambda run: step_for([{"source": str(path), "weight": 2}], run),
-            lambda run: step_for(path, run, model=other_template),
-        ],
-        start=1,
-    ):
-        keys.add(tokenize(step(f"run-{number}")).name)
-        assert len(keys) == number + 1
+    assert tokenize(step_for(path, "template", model=other_template)).name != key
 
 
 def test_a_heldout_file(step_for, write_rows):
@@ -230,7 +204,9 @@ def test_records_are_left_out_up_to_a_threshold_counted_and_named(step_for, writ
     for line, named in zip((41, 42, 43), facts["malformed"], strict=True):
         assert f"train.jsonl line {line} " in named
     page = (folder / "statistics.html").read_text()
-    assert "train.jsonl line 42 has" in page and "Left out: cannot be read" in page
+    assert "train.jsonl line 42 has" in page
+    reasons = "is not valid JSON", "has an empty conversation in the column …", "has text in the column …, "
+    assert all(f"<dt>Left out: {reason}" in page for reason in reasons)
     assert step.notes[-1].startswith("3 records were left out")
     # Also where the data is in the store already.
     with pytest.raises(UserError, match=r"3 records cannot be used, .* allows 2: .*line 41 .*; .*line 43 "):
@@ -290,6 +266,19 @@ def test_sources_are_mixed_by_weight(step_for, write_rows):
     assert [prompt["source"] for prompt in prompts] == ["chats"] * first["num_rows"]
 
 
+def test_a_source_of_few_rows_is_repeated_as_often_as_its_weight_asks_and_is_never_lost(step_for, write_rows):
+    few = write_rows(chats(2), "few.jsonl")
+    many = write_rows([{"text": f"{a} {b} {c} a b"} for a in "abcdefgh" for b in "abcdefgh" for c in "abc"])
+    shares = []
+    for number, weight in enumerate((300, 1e-9)):
+        sources = [{"source": str(few), "weight": weight}, {"source": str(many), "weight": 1 / 300}]
+        facts = about(tokenize(step_for(sources, f"run-{number}", heldout_fraction=0.01)))
+        shares.append([source["num_documents"] for source in facts["train_sources"]])
+    (repeated, lost), (least, all_but_few) = shares
+    assert repeated > 100 and lost == 1
+    assert least == 1 and all_but_few > 100
+
+
 def test_a_row_that_is_held_out_for_lack_of_others_has_its_prompt(step_for, write_rows):
     path = write_rows([*chats(3)[1:], *chats(1), {"messages": "none"}])
     folder = tokenize(step_for(path, heldout_fraction=1e-9, max_malformed_rows=1))
@@ -329,6 +318,19 @@ def test_too_little_room_for_the_samples(step_for, write_rows, monkeypatch):
     step = step_for(write_rows(chats(60)))
     with pytest.raises(UserError, match=r"the packed samples need .* GiB, but the store has 0\.0 GiB free"):
         tokenize(step)
+    assert list((step.folder.root / ".staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("num_bytes", [900, 1200, 2500, 6000])
+def test_a_disk_that_fills_up_meanwhile(step_for, write_rows, num_bytes):
+    step = step_for(write_rows(chats(60) * 20), deduplicate=False)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"the disk of the store .* is full"):
+            tokenize(step)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list((step.folder.root / ".staging").iterdir()) == []
 
 

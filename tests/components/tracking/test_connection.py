@@ -2,6 +2,7 @@
 
 import base64
 import http.server
+import shutil
 import sqlite3
 import threading
 import time
@@ -38,7 +39,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"You are not welcome")
 
-    do_POST = do_GET
+    do_POST = do_PUT = do_GET
 
     def log_message(self, *_: object) -> None:
         pass
@@ -78,7 +79,8 @@ def test_unreachable_server_is_reported_in_seconds(tmp_path: Path) -> None:
         (401, "does not accept the credentials"),
         (403, "refuses the request"),
         (404, "is no MLflow server"),
-        (503, "there is no answer from an MLflow server"),
+        (500, "failed at a request (too many 500 error responses)"),
+        (501, "failed at a request"),
     ],
 )
 def test_server_refuses(
@@ -110,9 +112,27 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
     assert "cannot be opened (file is not a database)" in refusal(f"sqlite:///{tmp_path}/mlflow.db", tmp_path)
 
 
-def test_a_store_whose_path_means_something_in_a_uri(tmp_path: Path) -> None:
+def test_a_file_that_the_server_does_not_take(refusing: Refusing, tmp_path: Path, migrated_database: Path) -> None:
+    import requests
+
+    shutil.copy(migrated_database, tmp_path / "mlflow.db")
+
+    uri = f"http://127.0.0.1:{refusing.server_port}"
+    refusing.status = 413
+    with pytest.raises(UserError) as caught, connect(None, tmp_path, print):
+        requests.put(f"{uri}/model?X-Amz-Signature={SECRET}", timeout=9).raise_for_status()
+    assert "a file could not be exchanged" in str(caught.value)
+    assert "413" in str(caught.value)
+    with pytest.raises(UserError) as caught, connect(None, tmp_path, print):
+        requests.put(f"http://127.0.0.1:{free_port()}/model?X-Amz-Signature={SECRET}", timeout=9)
+    assert "Connection refused" in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_store_whose_path_means_something_in_a_uri(tmp_path: Path, migrated_database: Path) -> None:
     root = tmp_path / "a?b=c%41#d é"
     root.mkdir()
+    shutil.copy(migrated_database, root / "mlflow.db")
     with connect(None, root, print) as connection:
         connection.client.create_experiment("name")
     with sqlite3.connect(root / "mlflow.db") as database:
@@ -120,17 +140,20 @@ def test_a_store_whose_path_means_something_in_a_uri(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [root]
 
 
-def test_database_of_another_mlflow(tmp_path: Path) -> None:
-    with connect(None, tmp_path, print):
-        pass
+def test_database_of_another_mlflow(tmp_path: Path, migrated_database: Path) -> None:
+    shutil.copy(migrated_database, tmp_path / "mlflow.db")
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         database.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")
     assert "mlflow db upgrade sqlite:///" in refusal(f"sqlite:///{tmp_path}/./mlflow.db", tmp_path)
 
 
-def test_environment_and_log_level_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_and_log_level_come_back(
+    tmp_path: Path, migrated_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import logging
     import os
+
+    shutil.copy(migrated_database, tmp_path / "mlflow.db")
 
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "maybe")
     level = logging.getLogger("mlflow").level

@@ -138,6 +138,8 @@ def test_an_attempt_that_was_stopped(ready_run: ReadyRun, outcome: str) -> None:
     folder = ready_run()
     write_attempt(folder, 1, outcome, START)
     made = register(folder)
-    first = runs_of(client_of(made.tracking_uri), made.mlflow_run_id)[0]
+    first, unfinished = runs_of(client_of(made.tracking_uri), made.mlflow_run_id)
     assert first.info.status == "KILLED"
     assert first.data.tags["shardline.outcome"] == outcome
+    # Its launcher died without a word.
+    assert unfinished.info.status == "KILLED"

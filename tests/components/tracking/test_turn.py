@@ -7,6 +7,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 
 from components.register_model.decision import Decision, carry_out
 from components.tracking.history import held_by, move_alias, previous_holder
@@ -22,6 +24,7 @@ class Registry:
         self.tags: dict[str, str] = {}
         self.aliases: dict[str, str] = {}
         self.version_tags: dict[str, dict[str, str]] = {}
+        self.deleted: set[str] = set()
         self._pause_s = pause_s
 
     def get_registered_model(self, name: str) -> "Registry":
@@ -29,6 +32,11 @@ class Registry:
         found = Registry()
         found.tags, found.aliases = dict(self.tags), dict(self.aliases)
         return found
+
+    def get_model_version(self, name: str, number: str) -> str:
+        if number in self.deleted:
+            raise MlflowException("gone", RESOURCE_DOES_NOT_EXIST)
+        return number
 
     def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
         time.sleep(self._pause_s)
@@ -140,6 +148,8 @@ def test_the_history_of_an_alias() -> None:
     assert held_by(registry, "model", "champion") == ["1", "2", "4"]
     registry.aliases["champion"] = "7"  # by hand
     assert previous_holder(registry, "model", "champion") == "4"
+    registry.deleted = {"4", "2"}
+    assert previous_holder(registry, "model", "champion") == "1"
     for version in range(8, 80):
         move_alias(registry, "model", "champion", str(version))
     assert len(held_by(registry, "model", "champion")) == 50

@@ -237,7 +237,10 @@ def test_policy(what, made, retry):
 
 def test_several_nodes_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(UserError, match=r"parallel\.num_nodes is 2, but cluster\.launcher local runs on one node"):
-        LocalLauncher().submit(TrainingJob("run-1", tmp_path, 1, num_nodes=2, procs_per_node=1))
+        LocalLauncher().submit(TrainingJob("run-1", tmp_path / "runs/run", 1, num_nodes=2, procs_per_node=1))
+    evaluation = tmp_path / "runs/run/evaluation"
+    with pytest.raises(UserError, match=r"evaluation\.num_nodes is 2, but cluster\.launcher local"):
+        LocalLauncher().submit(TrainingJob("run-e1", evaluation, 1, num_nodes=2, procs_per_node=1))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -5,6 +5,7 @@ import torch
 from transformers import GenerationConfig
 
 from training.errors import UserError
+from training.measure import generate
 from training.measure.generate import generate_answers, pick_prompts, stop_tokens
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -53,6 +54,26 @@ def test_answer_holds_new_tokens_only(make_model, tokenizer):
     assert len(answer.split()) <= 5
 
 
+@pytest.mark.parametrize(
+    ("num_prompts", "world_size", "sizes"),
+    [
+        (1, 1, [1]),
+        (1, 4, [1]),
+        (16, 1, [16]),
+        (17, 1, [8, 9]),
+        (20, 2, [10, 10]),
+        (6, 4, [1, 2, 1, 2]),
+        (64, 2, [16, 16, 16, 16]),
+    ],
+)
+def test_ranks_have_batches_of_like_sizes(num_prompts, world_size, sizes):
+    prompts = [[0] * (i * 7 % 11) for i in range(num_prompts)]
+    batches = generate._batches(prompts, world_size)
+    assert [len(batch) for batch in batches] == sizes
+    lengths = [len(prompts[i]) for batch in batches for i in batch]
+    assert lengths == sorted(lengths) and sorted(i for batch in batches for i in batch) == list(range(num_prompts))
+
+
 def test_sampling_and_penalties_of_the_model_are_ignored(make_model, tokenizer):
     plain = answers_of(make_model(), tokenizer, PROMPTS, 6)
     model = make_model()
@@ -82,6 +103,10 @@ def test_long_prompt_loses_its_beginning(make_model, tokenizer):
     words = [f"w{i % 40}" for i in range(100)]
     kept = " ".join(words[-60:])
     assert answers_of(model, tokenizer, [" ".join(words)], 4) == answers_of(model, tokenizer, [kept], 4)
+
+
+def test_nothing_is_asked_of_a_text(make_model, tokenizer):
+    assert answers_of(make_model(), tokenizer, [], 64) == []
 
 
 def test_answer_longer_than_the_context_is_refused(make_model, tokenizer):

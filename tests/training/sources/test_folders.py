@@ -133,7 +133,7 @@ def test_a_folder_that_may_not_be_read_is_not_passed_over(tmp_path, monkeypatch)
         return scan(place)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(PermissionError):
+    with pytest.raises(UserError, match=r"/b' cannot be looked at \(Permission denied\)"):
         read(folder)
 
 
