@@ -104,7 +104,7 @@ def _why_not_measured(champion: Champion, config: RunConfig, dataset: Path) -> s
     adapter = [champion.folder / ADAPTER_WEIGHTS] if champion.base_folder is not None else []
     whole = champion.base_folder or champion.folder
     try:
-        model = AutoConfig.from_pretrained(whole)
+        model = AutoConfig.from_pretrained(whole, trust_remote_code=False)
         for file in (*adapter, *weight_files(whole)):
             with safe_open(file, framework="numpy"):
                 pass  # its head tells whether it is whole

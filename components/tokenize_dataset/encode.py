@@ -34,7 +34,7 @@ class EncodedBlock(NamedTuple):
 
 @dataclass(frozen=True)
 class Setup:
-    """What encoding takes besides the blocks; it pickles.
+    """What encoding takes besides the blocks.
 
     Attributes:
         data: The config.
@@ -50,7 +50,7 @@ class Setup:
 
 
 class BlockEncoder:
-    """Encodes blocks of all sources, in this process.
+    """Encodes blocks of all sources, in this process; it pickles, with all that it has learned of the tokenizer.
 
     Raises:
         UserError: The tokenizer or its template cannot teach a source's shape.

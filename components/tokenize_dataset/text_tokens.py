@@ -71,10 +71,6 @@ class TextTokenizer:
         without = self._backend.token_to_id(rest)
         return ids if without is None else np.concatenate([np.array([without], np.int32), ids[1:]])
 
-    def has_special(self, ids: np.ndarray) -> bool:
-        """Whether one of the ids is a special token."""
-        return bool(self._is_special[ids].any())
-
     def rendered(self, texts: Sequence[Text], spelled: Sequence[Sequence[Spelled]], marks: Marks) -> list[Tokens]:
         """Tokens of rendered conversations.
 

@@ -46,7 +46,7 @@ def encode_blocks(
             break
     else:
         return
-    pool = _pool(setup, num_workers)
+    pool = _pool(setup, encoder, num_workers)
     try:
         ready = pool.submit(_noop)
         for source, block in remaining:
@@ -107,18 +107,19 @@ class _Context(ForkServerContext):
     Process = _Process
 
 
-def _pool(setup: Setup, num_workers: int) -> ProcessPoolExecutor:
+def _pool(setup: Setup, encoder: BlockEncoder, num_workers: int) -> ProcessPoolExecutor:
     # Not fork: tokenizers, pyarrow and S3 clients have threads, whose locks a fork would copy as they are.
     context = _Context()
     # What is imported before the fork is imported once.
     context.set_forkserver_preload([__name__, type(setup.tokenizer).__module__])
-    return ProcessPoolExecutor(num_workers, context, initializer=_start, initargs=(setup, os.getpid()))
+    # The encoder itself, with the words and templates that it has learned by now.
+    return ProcessPoolExecutor(num_workers, context, initializer=_start, initargs=(encoder, os.getpid()))
 
 
 _encoder: BlockEncoder | None = None
 
 
-def _start(setup: Setup, parent: int) -> None:
+def _start(encoder: BlockEncoder, parent: int) -> None:
     global _encoder
     # A parent that is killed ends no pool, and its workers would wait for ever.
     die_with_ancestor(parent)
@@ -126,7 +127,7 @@ def _start(setup: Setup, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Each worker has a core: threads of its own would only take those of others.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _encoder = BlockEncoder(setup)
+    _encoder = encoder
 
 
 def _noop() -> None:

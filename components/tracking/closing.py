@@ -15,8 +15,8 @@ _PATIENCE_S = 30.0
 def end_in_mlflow(folder: RunFolder, status: Literal["FAILED", "KILLED"], note: Callable[[str], None]) -> None:
     """Give the run and its attempts a final status, as far as MLflow shows them as running.
 
-    What MLflow was never told of stays unknown to it. An MLflow that is away, or does not take it in time, is noted
-    and nothing more: the next start of the run puts it right.
+    What MLflow was never told of stays unknown to it. An MLflow that is away, or takes too long, is noted
+    and no more: the next start of the run puts it right.
 
     Args:
         folder: The run's folder.

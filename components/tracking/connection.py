@@ -163,8 +163,8 @@ def _readable_errors(uri: str) -> Iterator[None]:
             r"\?\S*", "", _cause(error) if error.response is None else " ".join(str(error).split())[:300]
         )
         raise UserError(
-            f"a file could not be exchanged with the MLflow server {uri} ({said}): look at its log, at the room in "
-            "its artifact store, and at the sizes that a proxy before it allows, and run this again"
+            f"a file could not be exchanged with the MLflow server {uri} ({said}): look at its log, at the room "
+            "in its artifact store, and at the sizes that a proxy before it allows, and run this again"
         ) from None
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from components.step import Step
 from components.jobs.attempts import close_record, write_record
+from components.step import Step
 from pipelines.cli import app
 from pipelines.jobs.store import view_stored_run, watch_stored_run
 from training.errors import UserError

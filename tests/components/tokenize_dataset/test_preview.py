@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from components.tokenize_dataset.preview import pieces_of
@@ -82,7 +81,7 @@ def test_in_a_terminal_what_is_learned_is_in_colour_and_underlined(shown):
 
 @pytest.mark.parametrize("arguments", [[], ["--ids"]])
 def test_a_narrow_terminal_shows_all_of_it(shown, tmp_path, monkeypatch, arguments):
-    monkeypatch.setattr(Console, "width", 24)
+    monkeypatch.setenv("COLUMNS", "24")
     output = re.sub(r"\x1b\[[\d;]*m", "", shown(ROWS, *arguments, colour=True))
     assert "…" not in output
     assert f"{tmp_path}/train.jsonlline1" in re.sub(r"\s", "", output)

@@ -221,6 +221,17 @@ def test_of_many_malformed_records_the_first_are_named(step_for, write_rows):
     assert "line 211" not in str(error.value)
 
 
+def test_no_record_of_a_source_can_be_used(step_for, write_rows):
+    sources = [
+        {"source": str(write_rows(chats(40)))},
+        {"source": str(write_rows([{"text": " "}] * 12, "e.jsonl"))},
+    ]
+    with pytest.raises(
+        UserError, match=r"no record of .*e\.jsonl can be used: .*line 1 has an empty text.*line 10 "
+    ):
+        tokenize(step_for(sources, max_malformed_rows=12))
+
+
 def test_no_record_can_be_read(step_for, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_text("{\n" * 3)

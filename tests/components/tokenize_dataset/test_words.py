@@ -36,7 +36,7 @@ PIECES = st.sampled_from(
 @functools.cache
 def pair(name):
     """A real tokenizer, bare, and its words."""
-    backend = Tokenizer.from_str(assets.tokenizer(name).backend_tokenizer.to_str())
+    backend = assets.tokenizer(name).backend_tokenizer
     return backend, Words(backend)
 
 

@@ -67,15 +67,12 @@ def adapter(tmp_path, make_model):  # noqa: F811
 
 
 @pytest.fixture
-def measure(tokenizer):  # noqa: F811
+def measure():
     """Measures models of a run on so many ranks; the results by model."""
 
     def run(step, num_ranks: int, models: dict[str, tuple[Path, Path | None]], expect: int = 0):
         folder = step.folder.seen_from("evaluation")
         shutil.rmtree(folder.evaluation, ignore_errors=True)
-        for path, _ in models.values():
-            if not (path / "tokenizer.json").is_file():
-                tokenizer.save_pretrained(path)
         subjects = [Subject(name, *paths, key=f"key-{name}") for name, paths in models.items()]
         save_request(folder, subjects)
         ranks = Run(folder)
