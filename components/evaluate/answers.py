@@ -11,8 +11,8 @@ from training.measure.measured import Answer
 # Scripts without blanks between words: each character is a word.
 _WORD = re.compile(r"[぀-ヿ㐀-䶿一-鿿가-힯豈-﫿]|[^\W぀-ヿ㐀-䶿一-鿿가-힯豈-﫿]+")
 
-# What some models write before they answer; one that was not closed takes up the whole answer.
-_THOUGHT = re.compile(r"\A\s*<think>.*?(</think>|\Z)", re.DOTALL)
+_THOUGHT, _END_OF_THOUGHT = "<think>", "</think>"
+"""What some models write before they answer; of some the first stands in the prompt."""
 
 
 def answer_scores(answers: Sequence[Answer]) -> dict[str, np.ndarray]:
@@ -44,7 +44,11 @@ def answer_scores(answers: Sequence[Answer]) -> dict[str, np.ndarray]:
 
 
 def _said(text: str) -> str:
-    return _THOUGHT.sub("", text)
+    before, end, after = text.partition(_END_OF_THOUGHT)
+    if end:
+        return after
+    # A thought that was not ended takes up the whole answer.
+    return "" if before.lstrip().startswith(_THOUGHT) else before
 
 
 def _normalised(text: str) -> str:

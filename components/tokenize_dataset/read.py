@@ -73,8 +73,8 @@ def read(setup: Setup, sources: Sequence[Source], spool: Spool, note: Callable[[
         note: Is told how far it is.
 
     Raises:
-        UserError: More records than `data.max_malformed_rows` cannot be used, or all of a source, or a source cannot
-            be read.
+        UserError: More records than `data.max_malformed_rows` cannot be used, or all of a source, or it cannot be
+            read.
         StepFailed: A worker was killed.
     """
     reader = _Reader(setup, sources, spool)
@@ -85,11 +85,11 @@ def read(setup: Setup, sources: Sequence[Source], spool: Spool, note: Callable[[
             reader.take(source, block)
             progress.add(len(block.encoded.rows), len(block.encoded.tokens))
     reader.end()
-    for number, (source, reading) in enumerate(zip(sources, reader.readings, strict=True)):
+    for number, reading in enumerate(reader.readings):
         if reading.left_out and not spool.range_of(number):
             raise UserError(
-                f"no record of {source.name} can be used: {'; '.join(reading.named)}. Mend what is wrong, or leave "
-                "it out"
+                f"no record of {sources[number].name} can be used: {'; '.join(reading.named)}. Mend what is "
+                "wrong, or leave it out"
             )
     return reader.readings
 

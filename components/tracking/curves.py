@@ -2,8 +2,8 @@
 
 A run's points come in groups that belong together, such as all metrics of one step. The x-axis is the step; to see
 a curve over tokens, edit its chart in MLflow and choose Metric and `train/tokens` as x-axis, which the values are
-joined with by their step, or look at `by_tokens/…`, whose step is the number of tokens trained on. System metrics have MLflow's names, so that its tab for them shows them;
-their step is the seconds since the run began.
+joined with by their step, or look at `by_tokens/…`, whose step is the number of tokens trained on. System metrics
+have MLflow's names, so that its tab for them shows them; their step is the seconds since the run began.
 """
 
 from collections.abc import Iterable

@@ -22,7 +22,8 @@ _STATUS = {"succeeded": "FINISHED", "interrupted": "KILLED", "preempted": "KILLE
 """Of an attempt, by its outcome; any other has failed."""
 
 _KIND = {"mlflow.experimentKind": "custom_model_development"}
-"""Of the experiment: MLflow shows the pages for training then, and not those for prompts and traces."""
+"""Of the experiment: MLflow calls it one of machine learning. With which pages it opens is the browser's choice:
+GenAI at first, then what was chosen at the top left; `?workflowType=machine_learning` in a link says it, too."""
 
 
 class Mirror:

@@ -27,6 +27,7 @@ def scores(answer, reference):
         ("", "", 1, 0),
         ("<think>\n\n</think>\n\nthe cat", "the cat", 1, 1),
         ("<think>the cat", "the cat", 0, 0),
+        ("a dog?</think>the cat", "the cat", 1, 1),
         ("the cat", "<think>a dog?</think>the cat", 1, 1),
         # The package's own tokenizer would find no word in either.
         ("Größe über alles", "größe unter alles", 0, 2 / 3),

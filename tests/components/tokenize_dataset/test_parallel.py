@@ -109,7 +109,7 @@ def test_however_the_step_is_ended_it_leaves_no_process_and_no_staging(step_for,
             started += psutil.Process(process.pid).children(recursive=True)
             (os.killpg if end == signal.SIGINT else os.kill)(process.pid, end)
     assert len(started) >= 9
-    _, alive = psutil.wait_procs(started, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=30)
     assert alive == []
     assert [process.returncode for process in steps.values()] == [-signal.SIGKILL, *[EXIT_INTERRUPTED] * 2]
     # What is killed cannot clear up; a later run does.
