@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from training.errors import EXIT_INTERRUPTED
+from training.errors import EXIT_INTERRUPTED, UserError
 from training.history import History, read_history
 from training.run_folder import RunFolder
 from training.store import MANIFEST
@@ -50,12 +50,23 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         _print_example(console, base, tuned)
     if gate:
         say(f"Gate        {'passed' if gate['passed'] else 'not passed'}: {escape(' '.join(gate['reasons']))}")
+    if (statistics := _statistics(folder)) is not None:
+        say(f"Data        {escape(str(statistics))}")
     say(f"Report      {escape(str(folder.evaluation / 'report.html'))}")
     if (folder.model / MANIFEST).is_file():
         say(f"Model       {escape(str(folder.model))}")
     if registered:
         say(f"Registered  {escape(str(registered['name']))} version {registered['version']}")
         say(f"Browse      {escape(_browse(registered['tracking_uri']))}")
+
+
+def _statistics(folder: RunFolder) -> Path | None:
+    """The page on the run's data, if there is one."""
+    try:
+        page = folder.inputs().dataset / "statistics.html"
+    except UserError:
+        return None
+    return page if page.is_file() else None
 
 
 def _training(history: History) -> str:

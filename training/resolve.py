@@ -250,10 +250,12 @@ def _check_key(parents: Sequence[str], field: str) -> None:
         whole = ".".join(parents[: depth + 1])
         if parents[depth] in _field_names(".".join(parents[:depth])) and not _field_names(whole):
             example = "{name: value}" if _is_map(parents[: depth + 1]) else "VALUE"
-            raise UserError(f"'{key}' is within {whole}, which is set as a whole: {whole}={example}")
+            raise UserError(f"'{key}' is within {whole}, which is set as a whole: '{whole}={example}'")
     if field not in (fields := _field_names(".".join(parents))):
         fields = fields or _field_names(parents[0])
-        raise UserError(f"'{key}' is not a known key{_nearest(field, fields)} (known: {', '.join(fields)})")
+        elsewhere = [f"{section}.{field}" for section in known if field in _field_names(section)]
+        meant = f", did you mean '{elsewhere[0]}'?" if elsewhere else _nearest(field, fields)
+        raise UserError(f"'{key}' is not a known key{meant} (known: {', '.join(fields)})")
 
 
 def _is_map(path: Sequence[str]) -> bool:

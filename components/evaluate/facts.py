@@ -26,6 +26,14 @@ def dataset_facts(about: Mapping[str, Any]) -> dict[str, str]:
         "num_split": "Rows split",
         "num_unsupervised_dropped": "Pieces dropped, as unsupervised",
         "num_leaked_dropped": "Rows dropped, as held out too",
+        "num_duplicates_dropped": "Rows dropped, as others are the same",
+        "num_malformed": "Records left out, as malformed",
+        "vocab_size": "Tokens of the vocabulary",
+        "max_token_id": "Highest token that occurs",
+        "eos_token": "End-of-text token",
+        "heldout_fingerprint": "Fingerprint of what is held out",
+        "tokenizer_fingerprint": "Fingerprint of the tokenizer",
+        "template_fingerprint": "Fingerprint of the chat template",
     }
     facts = {label: _as_fact(key, about[key]) for key, label in known.items() if about.get(key) is not None}
     for part in ("train", "heldout"):

@@ -17,7 +17,7 @@ from components.tokenize_dataset.malformed import NUM_NAMED
 from components.tokenize_dataset.mix import passes, repeats
 from components.tokenize_dataset.prompts import write_prompts
 from components.tokenize_dataset.read import find_shape, read
-from components.tokenize_dataset.shapes import Shape
+from components.tokenize_dataset.shapes import STRINGS, Shape
 from components.tokenize_dataset.split import Fate, split
 from components.tokenize_dataset.spool import Spool, array_on_disk
 from components.tokenize_dataset.statistics import SourceStatistics
@@ -75,6 +75,11 @@ def build(
     shapes = [find_shape(source, config) for source, config in zip(sources.all, given, strict=True)]
     for source, shape in zip(sources.all, shapes, strict=True):
         note(f"{source.name}: {shape.sentence()}")
+        if shape.form == STRINGS and tokenizer.chat_template:
+            note(
+                f"{source.name}: prompts are given to the model as they are, without its chat template; to teach "
+                "chats, set data.format to instruction and data.columns to {instruction: …, output: …}"
+            )
     setup = Setup(data, shapes, len(sources.train), tokenizer)
     with tempfile.TemporaryDirectory(prefix="spool.", dir=staging) as temporary:
         folder = Path(temporary)
@@ -118,8 +123,8 @@ def _write_samples(
     ):
         for number, each in enumerate(statistics):
             if number < num_train:
-                each.passes = mixed[number]
-                times = _times(spool, number, fates, each.passes)
+                times = _times(spool, number, fates, mixed[number])
+                each.passes = times.total / max(1, each.fates[Fate.TRAIN])
                 each.train = train.write(
                     number, *(partial(times.above, each_pass) for each_pass in range(times.most))
                 )
@@ -143,6 +148,11 @@ class _Times:
     def most(self) -> int:
         """Of all rows."""
         return int(self._times.max(initial=0))
+
+    @property
+    def total(self) -> int:
+        """Of all rows together."""
+        return int(self._times.sum(dtype=np.int64))
 
     def above(self, number: int, rows: np.ndarray) -> np.ndarray:
         """Which rows are taken in the pass of this number, counted from 0."""

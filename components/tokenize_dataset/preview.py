@@ -122,7 +122,10 @@ def _row(source: Source, number: int) -> Row:
             if isinstance(record, Malformed):
                 raise UserError(f"{record.origin} {record.problem}")
             return record
-    raise UserError(f"--row is {number}, but {source.name} has {count:,} rows: choose one of these")
+    raise UserError(
+        f"--row is {number}, but {source.name} has {count:,} rows: choose one of these, or another source with "
+        "--source"
+    )
 
 
 def _template(data: DataConfig, shape: Shape, tokenizer: Any, encoded: Encoded) -> str:

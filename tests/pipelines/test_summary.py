@@ -35,8 +35,16 @@ def write_result(folder, name, perplexity, answer):
 def test_a_finished_run_is_told_with_its_figures_an_example_and_where_things_are(folder):
     write_result(folder, "base", 25.04, "no [/idea]")
     write_result(folder, "tuned", 9.96, "because")
+    gate = {"passed": False, "reasons": ["rougeL is [low].", "The loss fell."]}
+    (folder.evaluation / "gate.json").write_text(json.dumps(gate))
     folder.model.mkdir()
     seal(folder.model, {})
+    data = folder.root / "datasets" / "d"
+    data.mkdir(parents=True)
+    (data / "statistics.html").touch()
+    seal(data, {})
+    for name, place in (("model", folder.model), ("dataset", data)):
+        folder.save_input(name, place)
     (folder.path / "registration.json").write_text(
         json.dumps({"name": "my-model", "version": "3", "tracking_uri": f"sqlite:///{folder.root}/mlflow.db"})
     )
@@ -47,6 +55,8 @@ def test_a_finished_run_is_told_with_its_figures_an_example_and_where_things_are
         "Before      no [/idea]",
         "After       because",
         "",
+        "Gate        not passed: rougeL is [low]. The loss fell.",
+        f"Data        {data / 'statistics.html'}",
         f"Report      {folder.evaluation / 'report.html'}",
         f"Model       {folder.model}",
         "Registered  my-model version 3",

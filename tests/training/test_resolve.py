@@ -341,3 +341,7 @@ def test_a_printed_config_resolves_to_itself(tmp_path, overrides):
 )
 def test_a_recipe_may_be_given_as_its_own_text_also_on_one_line(text):
     assert load_recipe(text) == {"model": {"name": "a/b"}}
+
+
+def test_a_key_of_another_section_is_found_there():
+    assert "did you mean 'training.learning_rate'?" in problem(overrides=["data.learning_rate=2"])

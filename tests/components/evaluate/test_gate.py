@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from components.evaluate.champion import Opponent
+from components.evaluate.decision import decide
 from components.evaluate.gate import judge
 from components.evaluate.intervals import Estimate
 from tests.components.evaluate.results import compared, result
-from training.config import GateConfig
+from training.config import GateConfig, RegistryConfig
 
 HOLDER = "version 3, which holds the alias champion"
 
@@ -151,3 +153,11 @@ def test_all_rules_are_told_and_one_is_enough_to_fail():
     scores = {"exact_match": (0.1, 9)}
     found = verdict(2.3, champion=2.2, scores=scores, floors={"exact_match": 0.05}, significant=True)
     assert [passed for passed, _ in found.checks] == [True, True, False, True] and not found.passed
+
+
+def test_a_decision_tells_first_what_is_not_met_and_last_what_was_not_compared():
+    found = compared(result("base", 2.5), result("tuned", 2.3))
+    registry = RegistryConfig(gate={"floors": {"rougeL": 0.9}})
+    decision = decide(registry, found["tuned"], found["base"], None, Opponent(reason="There is no MLflow."))
+    assert [passed for passed, _ in decision.checks] == [False, True, None]
+    assert decision.reasons[0].startswith("rougeL is 0.4, below")
