@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 RECIPE ?= quickstart
 SET ?=
 TESTS ?= tests
+# Processes that run tests side by side: most tests wait, or import on one core.
+WORKERS ?= 2
 NAME :=
 STAMP := $(VENV)/.installed
 
@@ -33,7 +35,7 @@ run: $(STAMP) ## Fine-tune, evaluate and register a small model on this machine
 	$(BIN)/shardline run $(RECIPE) $(foreach setting,$(SET),--set $(setting))
 
 test: $(STAMP) ## Run all tests
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
 bench: $(STAMP) ## Measure against other trainers, the machine, and itself (benchmarks/README.md)
 	@$(BIN)/python -c 'import trl' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

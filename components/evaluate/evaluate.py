@@ -27,6 +27,9 @@ from training.measure.task_files import check_tasks
 from training.run_folder import RunFolder, RunInputs
 from training.store import about, write_atomically
 
+_FEW_DOCUMENTS = 30
+"""Below it, resampling tells little of how uncertain a mean is."""
+
 
 class MetricsSink(Protocol):
     """What is needed of `kfp.dsl.Metrics`."""
@@ -82,6 +85,13 @@ def evaluate_run(
         save_result(result, folder.evaluation / f"{result.name}.json")
         step.write(Evaluation(name=result.name, loss=result.loss, num_supervised=result.num_supervised))
         _note_loss(step, result)
+    if results["tuned"].num_documents < _FEW_DOCUMENTS:
+        few = (
+            f"only {results['tuned'].num_documents} held-out documents were measured, so figures and decision are "
+            "uncertain: hold out more by data.heldout or data.heldout_fraction"
+        )
+        print(few, flush=True)
+        step.write(Note(level="warning", text=few))
     if "champion" not in results:
         (folder.evaluation / "champion.json").unlink(missing_ok=True)
     _decide_and_report(step, config, inputs, results, opponent, metrics, Path(report_path), Path(decision_path))

@@ -87,6 +87,8 @@ def test_everything_is_written(trained_run, evaluate, metrics):
         "tuned": tuned["loss"],
     }
     assert any(e.text.startswith("held-out loss of the base model: ") for e in events if isinstance(e, Note))
+    (warning,) = [e.text for e in events if isinstance(e, Note) and e.level == "warning"]
+    assert warning.startswith("only 4 held-out documents were measured")
     assert step.detail.startswith("perplexity ") and " → " in step.detail
 
 
