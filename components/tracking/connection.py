@@ -113,6 +113,7 @@ def _open_database(uri: str, note: Callable[[str], None]) -> Any:
             engine.dispose()
             if is_new:
                 note("setting up the MLflow database (a few seconds, the first time) …")
+                _set_up(url)
             client = MlflowClient(tracking_uri=uri, registry_uri=uri)
             client.search_experiments(max_results=1)
             client.search_registered_models(max_results=1)
@@ -128,6 +129,20 @@ def _open_database(uri: str, note: Callable[[str], None]) -> Any:
             "that the database runs"
         ) from None
     return client
+
+
+def _set_up(url: Any) -> None:
+    """Make the tables of a new SQLite file beside its place, so that none is there half-made if this is killed."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return
+    from mlflow import MlflowClient
+
+    file = Path(url.database).absolute()
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    client = MlflowClient(tracking_uri=url.set(database=str(unfinished)).render_as_string())
+    client.search_experiments(max_results=1)
+    unfinished.replace(file)
 
 
 @contextlib.contextmanager

@@ -194,7 +194,7 @@ def test_neither_the_working_folder_nor_the_terminals_encoding_matters(workplace
 BAD_INPUT = {
     "model that is missing": (["model.name=/nowhere/model"], "/nowhere/model"),
     "data that is missing": (["data.train=nowhere.jsonl"], "nowhere.jsonl"),
-    "column that is unknown": (["data.messages_column=mesages"], "messages"),
+    "column that is unknown": (["data.format=chat", "data.columns={{messages: mesages}}"], "messages"),
     "rows without an answer": (["data.train={folder}/unanswered.jsonl"], "line 2"),
     "line that is broken": (["data.train={folder}/broken.jsonl"], "line 3"),
     "split that is empty": (["data.heldout={folder}/empty.jsonl"], "empty"),

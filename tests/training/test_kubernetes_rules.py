@@ -87,7 +87,7 @@ def refusal(*overrides):
         ("registry.model_name=a/b", "a name has no '/'"),
         ("registry.alias=1st", "an alias has letters"),
         ("cluster.ttl_s=yes", "give a number"),
-        ("cluster.env.A=b", "is set as a whole: cluster.env={name: value}"),
+        ("cluster.env.A=b", "is set as a whole: 'cluster.env={name: value}'"),
     ],
 )
 def test_a_mistake_is_told_in_words(override, said):

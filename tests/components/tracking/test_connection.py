@@ -163,3 +163,11 @@ def test_environment_and_log_level_come_back(
         assert connection.uri == f"sqlite:///{tmp_path}/mlflow.db"
     assert dict(os.environ) == before
     assert logging.getLogger("mlflow").level == level
+
+
+def test_a_set_up_that_was_killed_half_way_is_made_anew(tmp_path):
+    unfinished = tmp_path / ".mlflow.db.unfinished"
+    unfinished.write_bytes(b"half of it")
+    with connect(None, tmp_path, lambda line: None) as connection:
+        assert connection.client.search_experiments()
+    assert (tmp_path / "mlflow.db").is_file() and not unfinished.exists()
