@@ -155,7 +155,8 @@ def test_a_registry_that_cannot_be_reached_is_a_warning(trained_run, evaluate, m
     )
     assert "Attention" in (out / "report.html").read_text()
     warnings = [e for e in read_events(step.folder.events) if isinstance(e, Note) and e.level == "warning"]
-    assert len(warnings) == 1 and "127.0.0.1:9" in warnings[0].text
+    # The other one is about few held-out documents.
+    assert ["127.0.0.1:9" in warning.text for warning in warnings] == [True, False]
     assert "– The champion cannot be compared" in (out / "decision.md").read_text()
 
 
