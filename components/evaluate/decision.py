@@ -62,7 +62,7 @@ def decide(
     who = f"version {opponent.version}, which holds the alias {registry.alias}"
     verdict = judge(registry.gate, tuned, base, champion, who)
     # What is not met comes first, as that is what people look for.
-    checks: list[tuple[bool | None, str]] = sorted(verdict.checks, key=lambda check: check[0])
+    checks: list[tuple[bool | None, str]] = sorted(verdict.checks, key=lambda check: bool(check[0]))
     if champion is None and opponent.reason:
         checks.append((None, opponent.reason))
     return Decision(
