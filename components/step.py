@@ -82,6 +82,11 @@ class Step:
         print(text, flush=True)
         self.write(Note(text=text))
 
+    def warn(self, text: str) -> None:
+        """Say to people what they should look at, likewise."""
+        print(text, flush=True)
+        self.write(Note(level="warning", text=text))
+
     def write(self, event: Event) -> None:
         """Append an event to the run's stream."""
         self._events.write(event)

@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from training.config import RunConfig
-from training.config.section import Section
+from training.config.section import Section, section_in
 
 _SECTION = "section"
 
@@ -49,11 +49,9 @@ def _section(path: str, field: FieldInfo, heading: str) -> list[str]:
 
 
 def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, also within a list or beside other kinds."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        # Kubernetes' own descriptions are not ours to explain.
-        return annotation if issubclass(annotation, Section) else None
-    return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
+    section = section_in(annotation)
+    # Kubernetes' own descriptions are not ours to explain.
+    return section if section is not None and issubclass(section, Section) else None
 
 
 def _row(key: str, field: FieldInfo) -> str:

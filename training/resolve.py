@@ -8,13 +8,14 @@ import difflib
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from training.config import RunConfig
+from training.config.section import section_in
 from training.credentials import shown
 from training.errors import UserError
 
@@ -276,15 +277,8 @@ def _section_at(path: Sequence[str]) -> type[BaseModel] | None:
             continue  # a place in a list, whose field was the name before
         if section is None or name not in section.model_fields:
             return None
-        section = _section_in(section.model_fields[name].annotation)
+        section = section_in(section.model_fields[name].annotation)
     return section
-
-
-def _section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, also within a list or beside other kinds."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
 
 
 def _nearest(given: str, valid: list[str]) -> str:

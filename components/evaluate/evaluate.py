@@ -18,7 +18,7 @@ from components.step import Step
 from training.adapter_folder import has_model, is_adapter
 from training.config import RunConfig
 from training.errors import UserError
-from training.events import Evaluation, Note
+from training.events import Evaluation
 from training.history import History, read_history
 from training.hub import quiet_libraries
 from training.measure.measured import Measured
@@ -72,8 +72,7 @@ def evaluate_run(
     check_tasks(config.evaluation.tasks)
     opponent = find_opponent(step, config, inputs)
     if opponent.is_trouble:
-        print(opponent.reason, flush=True)
-        step.write(Note(level="warning", text=opponent.reason))
+        step.warn(opponent.reason)
     subjects = subjects_of(folder, config, inputs, opponent.champion)
     # A decision must not outlive what it was reached on.
     (folder.evaluation / "gate.json").unlink(missing_ok=True)
@@ -86,12 +85,10 @@ def evaluate_run(
         step.write(Evaluation(name=result.name, loss=result.loss, num_supervised=result.num_supervised))
         _note_loss(step, result)
     if results["tuned"].num_documents < _FEW_DOCUMENTS:
-        few = (
+        step.warn(
             f"only {results['tuned'].num_documents} held-out documents were measured, so figures and decision are "
             "uncertain: hold out more by data.heldout or data.heldout_fraction"
         )
-        print(few, flush=True)
-        step.write(Note(level="warning", text=few))
     if "champion" not in results:
         (folder.evaluation / "champion.json").unlink(missing_ok=True)
     _decide_and_report(step, config, inputs, results, opponent, metrics, Path(report_path), Path(decision_path))

@@ -25,3 +25,10 @@ class Section(BaseModel):
         if isinstance(given, bool) and kind is not bool and {int, float} & {kind, *get_args(kind)}:
             raise PydanticCustomError(RULE, "give a number")
         return given
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, also within a list or beside other kinds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := section_in(part)) is not None), None)
