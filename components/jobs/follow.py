@@ -8,7 +8,7 @@ from components.jobs.deadlines import Deadlines, Overdue
 from components.jobs.launchers import Launcher
 from components.step import Step
 from training.config import ResilienceConfig
-from training.events import Evaluation, EventReader, Note, Span, TrainStep
+from training.events import Evaluation, EventReader, Span, TrainStep
 
 _POLL_S = 0.3
 
@@ -83,8 +83,7 @@ class _Waiting:
         for reason in launcher.waiting():
             if reason not in self._told:
                 self._told.add(reason)
-                print(reason, flush=True)
-                self._step.write(Note(level="warning", text=reason))
+                self._step.warn(reason)
 
 
 def _progress_line(event: Any, rank_prefix: str) -> str | None:
