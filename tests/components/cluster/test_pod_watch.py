@@ -190,7 +190,12 @@ def test_watches_that_end_at_once_are_not_asked_for_without_a_pause(fake, watch)
     assert 2 <= len(watches(fake)) <= 6
 
 
+def watchers_since(others):
+    return [thread for thread in set(threading.enumerate()) - others if thread.name == "pod-watch"]
+
+
 def test_stop_ends_thread_and_connection_at_once(fake, cluster):
+    others = set(threading.enumerate())
     for moment in (0, 0.01, 0.3):
         watch = PodWatch(cluster, PYTORCHJOB, "job")
         watch.start()
@@ -198,7 +203,7 @@ def test_stop_ends_thread_and_connection_at_once(fake, cluster):
         begin = time.monotonic()
         watch.stop()
         assert time.monotonic() - begin < 0.5
-        assert not [thread for thread in threading.enumerate() if thread.name == "pod-watch"]
+        assert not watchers_since(others)
     fake.wait(lambda: not open_streams(fake))
     watch.stop()
 
@@ -213,6 +218,7 @@ def test_a_watch_that_never_began_can_be_stopped(fake, cluster, monkeypatch):
 
 
 def test_stop_does_not_wait_for_a_server_that_is_away(tmp_path, monkeypatch):
+    others = set(threading.enumerate())
     with FakeCluster(tmp_path / "cluster") as fake:
         monkeypatch.setenv("KUBECONFIG", str(fake.kubeconfig))
         watch = PodWatch(connect(), PYTORCHJOB, "job")
@@ -222,7 +228,7 @@ def test_stop_does_not_wait_for_a_server_that_is_away(tmp_path, monkeypatch):
     begin = time.monotonic()
     watch.stop()
     assert time.monotonic() - begin < 0.5
-    assert not [thread for thread in threading.enumerate() if thread.name == "pod-watch"]
+    assert not watchers_since(others)
 
 
 def test_a_list_that_breaks_off_does_not_end_the_watch(fake, watch):

@@ -21,29 +21,26 @@ from components.jobs.launchers.local import LocalLauncher
 from components.jobs.policy import decide
 from components.jobs.supervisor import stop_abandoned
 from components.step import Interrupted, StepFailed
+from components.step import Step as RealStep
 from components.train.supervisor import supervise
 from training.checkpoint import checkpoints
 from training.errors import UserError
-from training.events import EventWriter, Incident, read_events
+from training.events import Incident, Note, read_events
 from training.heartbeat import Heartbeat
 from training.node import RankLogs
-from training.run_folder import RunFolder
 
 
-class Step:
-    """The part of components.step.Step that the supervisor uses, in this process."""
+class Step(RealStep):
+    """A step of a pipeline, in this process and at work from the beginning; keeps what it says in `notes`."""
 
     def __init__(self, folder):
-        self.folder = RunFolder.at(folder.path)
-        self.detail = ""
+        super().__init__("train", str(folder.root), folder.run)
         self.notes = []
-        self._events = EventWriter(self.folder.events, "train")
-
-    def note(self, text):
-        self.notes.append(text)
 
     def write(self, event):
-        self._events.write(event)
+        if isinstance(event, Note):
+            self.notes.append(event.text)
+        super().write(event)
 
 
 def attempt_record(run, number=1):
