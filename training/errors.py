@@ -9,6 +9,9 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 143
 """Stopped by SIGTERM (128 + 15) after the state was saved."""
 
+EXIT_NODE_SUSPECT = 201
+"""The machine did not pass its checks: try again on another one."""
+
 
 class UserError(ValueError):
     """A mistake that the user can mend.

@@ -152,20 +152,79 @@ class System(_Event):
     """By the names that MLflow gives its system metrics, such as cpu_utilization_percentage."""
 
 
+class RanksEnded(_Event):
+    """The ranks of one node have ended, and not because their work was done; its source is the node."""
+
+    kind: Literal["ranks_ended"] = "ranks_ended"
+    node: int
+    """The node's number."""
+    host: str
+    """Its machine."""
+    what: str | None = None
+    """Class of the incident, where the node knows it better than the ranks' words tell: `hang`, `oom`,
+    `node_suspect`, `preempted`."""
+    rank: int | None = None
+    """The first rank that failed, of those of this node."""
+    exit_code: int | None = None
+    """Of that rank, as Popen gives it; None where none ended by itself."""
+    evidence: str = ""
+    """For people."""
+
+
+class Alert(_Event):
+    """Something that is not as it should be, while training goes on."""
+
+    kind: Literal["alert"] = "alert"
+    what: Literal["straggler", "slow_link", "xid", "health", "storage", "preemption"]
+    rank: int | None = None
+    """The rank, for a straggler."""
+    host: str = ""
+    """The machine that is to blame; of a link, the far end."""
+    node: int | None = None
+    """Its number."""
+    is_fatal: bool = False
+    """Whether the machine is not to be used any further."""
+    text: str
+    """For people: what was measured, and against what."""
+
+
 class Incident(_Event):
     """An attempt that ended without success."""
 
     kind: Literal["incident"] = "incident"
     what: str
-    """Class: `invalid`, `interrupted`, `signal`, `exception`; in a cluster also `oom`, `evicted`, `preempted`; and
-    the limits `queue_timeout`, `start_timeout`, `run_timeout`, `stall_timeout`."""
+    """Class: `invalid`, `interrupted`, `signal`, `exception`, `oom`, `hang`, `nonfinite`, `preempted`,
+    `node_lost`, `node_suspect`, `network`, `storage`; in a cluster also `evicted`; and the limits
+    `queue_timeout`, `start_timeout`, `run_timeout`, `stall_timeout`."""
     rank: int | None = None
     """The first rank that failed."""
     exit_code: int | None = None
     node: str = ""
     """The first pod that failed, in a cluster."""
+    host: str = ""
+    """The machine that it ran on."""
+    step: int | None = None
+    """The last step that was done when it ended."""
+    fingerprint: str = ""
+    """The same for incidents of the same cause."""
     evidence: str = ""
     """The first failing rank's last words, and what the cluster said."""
+
+
+Action = Literal["restart_in_place", "restart_elsewhere", "shrink", "stop"]
+
+
+class Decided(_Event):
+    """What the supervisor does about an incident."""
+
+    kind: Literal["decided"] = "decided"
+    action: Action
+    reason: str
+    """In one line."""
+    excluded: tuple[str, ...] = ()
+    """Machines that are not used for a while."""
+    num_nodes: int | None = None
+    """Of the next attempt."""
 
 
 class Note(_Event):
@@ -176,9 +235,11 @@ class Note(_Event):
     text: str
 
 
-Event = Annotated[Span | TrainStep | Evaluation | System | Incident | Note, Field(discriminator="kind")]
+_Any = Span | TrainStep | Evaluation | System | RanksEnded | Alert | Incident | Decided | Note
 
-_adapter: TypeAdapter[Span | TrainStep | Evaluation | System | Incident | Note] = TypeAdapter(Event)
+Event = Annotated[_Any, Field(discriminator="kind")]
+
+_adapter: TypeAdapter[_Any] = TypeAdapter(Event)
 
 
 class EventWriter:

@@ -4,12 +4,13 @@ from typing import Any
 
 from pydantic import model_validator
 
+from training.config.checkpoint import CheckpointConfig
 from training.config.cluster import ClusterConfig, launcher_problems, one_node_only
 from training.config.data import DataConfig, source_problems
 from training.config.evaluation import EvaluationConfig
 from training.config.model import ModelConfig
 from training.config.registry import RegistryConfig, gate_problems
-from training.config.resilience import CheckpointConfig, ResilienceConfig
+from training.config.resilience import ResilienceConfig
 from training.config.section import Section
 from training.config.training import (
     LoraConfig,
@@ -71,6 +72,7 @@ class RunConfig(Section):
             problems += too_many_nodes(self)
         problems += launcher_problems(self.cluster)
         problems += _lora_problems(self)
+        problems += _resilience_problems(self)
         if self.evaluation.max_samples is not None and self.evaluation.every_steps is None:
             problems.append(
                 f"evaluation.max_samples is {self.evaluation.max_samples}, but it has a meaning only with "
@@ -100,6 +102,16 @@ def check_world_size(config: RunConfig, world_size: int) -> None:
     problems = batch_problems(config.training, world_size) + shard_group_problems(config.parallel, world_size)
     if problems:
         raise ValueError("\n".join(problems))
+
+
+def _resilience_problems(config: RunConfig) -> list[str]:
+    fewest, usual = config.resilience.min_nodes, config.parallel.num_nodes
+    if fewest is None or fewest <= usual:
+        return []
+    return [
+        f"resilience.min_nodes is {fewest}, but the run has {usual} node(s): set it to at most that, or raise "
+        "parallel.num_nodes"
+    ]
 
 
 def _lora_problems(config: RunConfig) -> list[str]:
