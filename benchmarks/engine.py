@@ -78,7 +78,9 @@ def train_steps(
     trainer.run(
         on_step=lambda metrics: None,
         on_evaluation=lambda evaluation: None,
+        on_alert=lambda alert: None,
         save=lambda step, is_last: None,
+        save_wanted=lambda: False,
         before_update=before_update,
         stop_asked=lambda: False,
     )

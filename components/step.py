@@ -21,7 +21,16 @@ class Interrupted(BaseException):
 
 
 class StepFailed(RuntimeError):
-    """The step's work failed elsewhere; the message holds the evidence, the step's own traceback does not."""
+    """The step's work failed elsewhere; the message holds the evidence, the step's own traceback does not.
+
+    Args:
+        message: For people.
+        exit_code: Of the step.
+    """
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Step:
@@ -30,7 +39,7 @@ class Step:
     Leaving the block with a `UserError` prints its message alone and exits with `EXIT_INVALID`, and so does an
     error of the store's disk; with SIGTERM or Ctrl-C exits with `EXIT_INTERRUPTED`; with any other exception
     prints the traceback to the step's log, one line to the event stream, and exits with `EXIT_FAILED` (a
-    `StepFailed` without the traceback).
+    `StepFailed` without the traceback, and with its own code).
 
     Args:
         name: The step's name, as in the graph.
@@ -130,7 +139,7 @@ def _judge(error: BaseException, root: Path) -> tuple[int, str]:
     if isinstance(error, Interrupted | KeyboardInterrupt):
         return EXIT_INTERRUPTED, "interrupted; a run of the same name goes on from what was saved"
     if isinstance(error, StepFailed):
-        return EXIT_FAILED, str(error)
+        return error.exit_code, str(error)
     if isinstance(error, Exception) and (sentence := disk_problem(error, root)):
         return EXIT_INVALID, sentence
     return EXIT_FAILED, f"{type(error).__name__}: {error}"

@@ -7,6 +7,8 @@ from types import FrameType
 
 from training.errors import EXIT_INTERRUPTED
 
+_is_watched = False
+
 
 def leave_at_once() -> None:
     """On SIGTERM leave at once, until somebody else handles it.
@@ -14,9 +16,13 @@ def leave_at_once() -> None:
     A container's first process does not even die of a signal that it does not handle. The handler itself would be
     too late: Python runs none while the process waits in C++ for nodes that may never come, so a thread is woken.
     """
+    global _is_watched
+    signal.signal(signal.SIGTERM, _hold)
+    if _is_watched:
+        return
+    _is_watched = True
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    signal.signal(signal.SIGTERM, _hold)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_leave_when_told, args=(reader,), name="early-stop", daemon=True).start()
 

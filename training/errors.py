@@ -6,6 +6,9 @@ EXIT_INVALID = 64
 EXIT_FAILED = 1
 """Anything else went wrong."""
 
+EXIT_STOP = 93
+"""It failed, and would again: not to be started anew without a change of the program."""
+
 EXIT_INTERRUPTED = 143
 """Stopped by SIGTERM (128 + 15) after the state was saved."""
 

@@ -1,5 +1,7 @@
 """The held-out loss, taken by all ranks together while they train."""
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedModel
@@ -19,6 +21,7 @@ def heldout_loss(
     *,
     micro_batch_size: int,
     max_samples: int | None = None,
+    before_pass: Callable[[], None] = lambda: None,
 ) -> tuple[float, int]:
     """Mean cross-entropy over the supervised positions of held-out samples. Collective.
 
@@ -33,6 +36,7 @@ def heldout_loss(
         device: Where this rank computes.
         micro_batch_size: Samples in a forward pass on one rank.
         max_samples: Take the first of them only. None: all.
+        before_pass: Called before each forward pass; it may raise, if it does so on all ranks.
 
     Returns:
         The loss in nats per supervised token, and the number of those.
@@ -46,6 +50,7 @@ def heldout_loss(
     model.eval()
     total = torch.zeros(2, dtype=exact_dtype(device), device=device)
     for first in range(0, count, per_pass):
+        before_pass()
         places = range(first + dist.get_rank() * micro_batch_size, first + per_pass)[:micro_batch_size]
         mine = [samples[place] if place < count else EMPTY_SAMPLE for place in places]
         total[0] += loss(collate(mine, device))

@@ -80,6 +80,8 @@ class TrainStep(_Event):
     """Published dense peak of one device at the run's precision; None where it is not known."""
     memory_gib: float
     """Highest memory of any rank: of the accelerator's allocator, or resident on a CPU."""
+    skipped: bool = False
+    """Whether its samples were left out (`training.skipped`); then the loss may not be finite."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -167,6 +169,9 @@ class RanksEnded(_Event):
     """The first rank that failed, of those of this node."""
     exit_code: int | None = None
     """Of that rank, as Popen gives it; None where none ended by itself."""
+    beat: int | None = None
+    """In a hang, the number of that rank's last beat: of several nodes, the least is behind. -1: its process was
+    stopped, which makes it the cause for certain."""
     evidence: str = ""
     """For people."""
 
@@ -257,17 +262,20 @@ class EventWriter:
         self.attempt = attempt
         path = folder / f"{source}.jsonl"
         self._lock = threading.Lock()
-        self._file = path.open("a", encoding="utf-8")
-        if _ends_half_way(path):
-            self._file.write("\n")
+        # Without a buffer, which would try again what a full disk refused, behind the back of who gives it again.
+        self._file = path.open("ab", buffering=0)
+        self._is_half_way = _ends_half_way(path)
 
     def write(self, event: Any) -> None:
         """Append one event."""
         stamped = event.model_copy(update={"source": self.source, "attempt": event.attempt or self.attempt})
+        line = f"{stamped.model_dump_json()}\n".encode()
         # A checkpoint that is written in the background reports from a thread of its own.
         with self._lock:
-            self._file.write(stamped.model_dump_json() + "\n")
-            self._file.flush()
+            rest = b"\n" + line if self._is_half_way else line
+            self._is_half_way = False
+            while rest:
+                rest = rest[self._file.write(rest) :]
 
     def close(self) -> None:
         """Close the file."""
@@ -291,9 +299,15 @@ class EventReader:
         self._offsets: dict[Path, int] = {}
 
     def poll(self) -> Iterator[Any]:
-        """Events since the last call, ordered by time."""
-        fresh = [event for path in sorted(self.folder.glob("*.jsonl")) for event in self._read(path)]
-        yield from sorted(fresh, key=lambda event: event.time)
+        """Events since the last call, ordered by time; those of one writer as it wrote them."""
+        fresh = []
+        for path in sorted(self.folder.glob("*.jsonl")):
+            latest = 0.0
+            for event in self._read(path):
+                # A clock that is set back does not put what happened later before the rest.
+                latest = max(latest, event.time)
+                fresh.append((latest, event))
+        yield from (event for _, event in sorted(fresh, key=lambda timed: timed[0]))
 
     def _read(self, path: Path) -> Iterator[Any]:
         with path.open("rb") as file:

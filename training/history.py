@@ -24,7 +24,8 @@ class History:
     """The training as its events tell it.
 
     Attributes:
-        steps: One event per optimizer step, ascending; of a step computed twice, the later one.
+        steps: One event per optimizer step, ascending; of a step computed twice, the later one. A step that was
+            left out is none.
         attempts: The attempts, ascending.
         num_repeated: Steps that were computed again after a resume.
         heldout: The held-out losses that were taken in training, by step, ascending.
@@ -99,7 +100,8 @@ def read_history(events: Path) -> History:
     found = read_events(events)
     # By attempt before time: clocks of two machines may differ.
     steps = sorted(
-        (event for event in found if isinstance(event, TrainStep)), key=lambda step: (step.attempt, step.time)
+        (event for event in found if isinstance(event, TrainStep) and not event.skipped),
+        key=lambda step: (step.attempt, step.time),
     )
     latest = {step.step: step for step in steps}
     evaluations = sorted(

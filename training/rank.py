@@ -14,14 +14,20 @@ import torch.distributed as dist
 import transformers
 from transformers import PreTrainedModel
 
-from training import checkpoint
 from training.adapter_folder import is_adapter
+from training.background_events import BackgroundEventWriter
 from training.build import build_model
+from training.checkpoint.checkpointer import Checkpointer
+from training.checkpoint.choose import choose_checkpoint
+from training.checkpoint.folders import remove_all
+from training.checkpoint.load import load_checkpoint
+from training.checkpoint.space import check_space
 from training.config import check_world_size
 from training.data import PackedDataset, check_lengths
 from training.device import collective_backend, default_device, use_device
 from training.errors import UserError
-from training.events import Evaluation, EventWriter, Note, Span, TrainStep
+from training.events import Alert, Evaluation, Event, Note, Span, TrainStep
+from training.guard.beat import BeatWriter
 from training.initialize import init_weights
 from training.isolation import check_isolation
 from training.lora import init_adapters
@@ -36,9 +42,11 @@ from training.model import (
     trainable_weights,
     weights,
 )
+from training.nonfinite import NonFinite
 from training.optim import make_optimizer
 from training.precision import resolve_precision
 from training.run_folder import RunFolder
+from training.skipped import skipped_steps
 from training.step_line import format_step
 from training.store import about, remove, rename_into_place, seal
 from training.trainer import Trainer
@@ -70,7 +78,7 @@ class Rank:
         stop: How it learns that it should stop.
     """
 
-    def __init__(self, folder: RunFolder, events: EventWriter, attempt: int, stop: StopRequest) -> None:
+    def __init__(self, folder: RunFolder, events: BackgroundEventWriter, attempt: int, stop: StopRequest) -> None:
         self.folder = folder
         self.events = events
         self.attempt = attempt
@@ -80,6 +88,7 @@ class Rank:
         self.device = default_device()
         self.compute = resolve_precision(self.config.training.precision, self.device)
         self.is_leader = int(os.environ["RANK"]) == 0
+        self._beat = BeatWriter.of_this_rank()
 
     def run(self) -> bool:
         """Train; whether the plan was finished.
@@ -91,21 +100,25 @@ class Rank:
         transformers.logging.disable_progress_bar()
         torch.manual_seed(self.config.training.seed)
         use_device(self.device)
+        self._beat("load", 0)
         dist.init_process_group(collective_backend(self.device), timeout=_COLLECTIVE_TIMEOUT)
         with self._span("load"):
             trainer, checkpointer = self._prepare()
         self.stop.arm()
         finished = self._train(trainer, checkpointer)
+        checkpointer.close(finished=finished)
         if finished:
+            self._beat("export", trainer.step)
             with self._span("export"):
                 self._export(trainer.model)
+        self._beat("wait", trainer.step)
         # Nobody leaves before all are done: a launcher may take the first to leave as the end of the job.
         checkpointer.barrier()
         # Not after a failure: it could wait for ranks that are gone.
         dist.destroy_process_group()
         return finished
 
-    def _prepare(self) -> tuple[Trainer, checkpoint.Checkpointer]:
+    def _prepare(self) -> tuple[Trainer, Checkpointer]:
         config, inputs = self.config, self.inputs
         try:
             check_world_size(config, dist.get_world_size())
@@ -120,22 +133,31 @@ class Rank:
             if samples is not None:
                 check_lengths(samples, model.config, config.model.max_context)
         optimizer = make_optimizer(model, config.training)
-        trainer = Trainer(config, model, optimizer, dataset, heldout, self.device, self.compute)
+        trainer = Trainer(
+            config,
+            model,
+            optimizer,
+            dataset,
+            heldout,
+            self.device,
+            self.compute,
+            skipped=skipped_steps(self.folder),
+            beat=self._beat,
+        )
         identity = {"model": inputs.model.name, "dataset": inputs.dataset.name}
         self._fill(trainer, identity)
         check_isolation(model, self.device)
         self._describe(trainer)
-        return trainer, checkpoint.Checkpointer(
+        return trainer, Checkpointer(
             self.folder.checkpoints,
             model,
             optimizer,
             identity,
             config.checkpoint,
             self.attempt,
-            on_written=lambda seconds: self.events.write(
-                Span(name="checkpoint_write", phase="end", seconds=seconds)
-            ),
-            on_failed=self._warn_of_failed_save,
+            tell=self._tell,
+            local=self._local_checkpoints(),
+            events=self.folder.events,
         )
 
     def _num_rows(self) -> int:
@@ -146,7 +168,8 @@ class Rank:
     def _fill(self, trainer: Trainer, identity: dict[str, str]) -> None:
         """Give the model its values: from the newest checkpoint, or those that training begins with."""
         model, config = trainer.model, self.config
-        saved, damaged = checkpoint.choose(self.folder.checkpoints)
+        with self._span("restore"):
+            saved, damaged = choose_checkpoint(self.folder.checkpoints, self._local_checkpoints(), self._note)
         for name in damaged:
             self._note(f"{name} is damaged and was moved to damaged-{name}")
         uses_lora = config.training.method == "lora"
@@ -156,11 +179,19 @@ class Rank:
                 init_weights(model, config.training.seed)
             else:
                 load_weights(model, self.inputs.model)
+        self._beat("load", 0)
         if saved is not None:
-            trainer.step = checkpoint.load(saved, model, trainer.optimizer, identity)
-            self._note(f"resumed from {saved.name}: step {trainer.step} of {trainer.plan.num_steps}")
+            with self._span("restore"):
+                trainer.step = load_checkpoint(saved, model, trainer.optimizer, identity)
+            where = "" if saved.parent == self.folder.checkpoints else " on the nodes' own disks"
+            self._note(f"resumed from {saved.name}{where}: step {trainer.step} of {trainer.plan.num_steps}")
         elif uses_lora:
             init_adapters(model, config.training.seed)
+
+    def _local_checkpoints(self) -> Path | None:
+        """The run's folder on this node's own disk, where checkpoints are written first."""
+        local = self.config.checkpoint.local_folder
+        return None if local is None else Path(local) / self.folder.identity()
 
     def _describe(self, trainer: Trainer) -> None:
         config, model = self.config, trainer.model
@@ -171,7 +202,7 @@ class Rank:
             f"{len(trainer.dataset)} samples, {trainer.plan.num_steps} steps"
         )
 
-    def _train(self, trainer: Trainer, checkpointer: checkpoint.Checkpointer) -> bool:
+    def _train(self, trainer: Trainer, checkpointer: Checkpointer) -> bool:
         def save(step: int, is_last: bool) -> None:
             with self._span("checkpoint"):
                 checkpointer.save(step, block=is_last)
@@ -180,11 +211,13 @@ class Rank:
             return trainer.run(
                 on_step=self._on_step,
                 on_evaluation=self._on_evaluation,
+                on_alert=self._on_alert,
                 save=save,
+                save_wanted=lambda: checkpointer.is_wanted,
                 before_update=checkpointer.wait_for_copy,
                 stop_asked=lambda: self.stop.asked,
             )
-        except UserError:
+        except (UserError, NonFinite):
             # All ranks leave together, so what is being written can be finished. If it cannot, that is not why.
             with contextlib.suppress(Exception):
                 checkpointer.wait()
@@ -200,6 +233,11 @@ class Rank:
             self.events.write(evaluation)
             print(f"step {evaluation.step}  held-out loss {evaluation.loss:.4f}", flush=True)
 
+    def _on_alert(self, alert: Alert) -> None:
+        if self.is_leader:
+            self.events.write(alert)
+            print(alert.text, flush=True)
+
     def _export(self, model: PreTrainedModel) -> None:
         staging = self.folder.path / ".staging-model"
         if self.is_leader:
@@ -207,7 +245,7 @@ class Rank:
             staging.mkdir()
         only_adapters = self.config.training.method == "lora" and self.config.lora.export == "adapter"
         written = trainable_weights(model) if only_adapters else weights(model)
-        checkpoint.check_space(self.folder.path, dict(written), "the exported model")
+        check_space(self.folder.path, dict(written), "the exported model")
         self._write_model(model, staging)
         if self.is_leader:
             origin = {"base_model": self.inputs.model.name, "dataset": self.inputs.dataset.name}
@@ -215,7 +253,7 @@ class Rank:
             remove(self.folder.model)
             rename_into_place(staging, self.folder.model)
             if not self.config.checkpoint.keep_after_finish:
-                checkpoint.remove_all(self.folder.checkpoints)
+                remove_all(self.folder.checkpoints)
 
     def _write_model(self, model: PreTrainedModel, staging: Path) -> None:
         config, source = self.config, self.inputs.model
@@ -233,10 +271,11 @@ class Rank:
                 # With it, transformers would look for a whole model; without, it loads the base and the adapter.
                 (staging / "config.json").unlink()
 
-    def _warn_of_failed_save(self, error: Exception) -> None:
-        text = f"a checkpoint could not be written and is made again: {type(error).__name__}: {error}"
-        print(text, flush=True)
-        self.events.write(Note(level="warning", text=text))
+    def _tell(self, event: Event) -> None:
+        """Of saves, from threads."""
+        self.events.write(event)
+        if isinstance(event, Note):
+            print(event.text, flush=True)
 
     def _note(self, text: str) -> None:
         if self.is_leader:

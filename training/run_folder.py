@@ -9,6 +9,7 @@ heartbeats/         what tells a job's nodes that its launcher lives
 id                  tells runs of the same name in different stores apart
 checkpoints/step-<n>/
 evaluation/         what was measured, as <name>.json; below it attempts/ and heartbeats/ of the evaluation's job
+health/             what the deep checks found; below it attempts/ and heartbeats/ of their job
 model/              the exported model
 """
 
@@ -31,7 +32,8 @@ _WORLD = ("parallel.num_nodes", "parallel.procs_per_node")
 """Fields of them that may change: a run goes on at any world size."""
 
 
-JobPurpose = Literal["training", "evaluation"]
+JobPurpose = Literal["training", "evaluation", "health"]
+"""`health`: the deep checks of the nodes, before the training."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class RunInputs:
 
 
 class RunFolder:
-    """One run's folder, seen from one of its two jobs: their attempts are apart, all else is the same.
+    """One run's folder, seen from one of its jobs: their attempts are apart, all else is the same.
 
     Args:
         root: The store's root.
@@ -64,17 +66,20 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
         self.evaluation = self.path / "evaluation"
+        self.health = self.path / "health"
         self.config_file = self.path / "config.yaml"
         self.stop_request = self.path / "stop"
-        self.job_path = self.path if purpose == "training" else self.evaluation
+        self.job_path = self.path if purpose == "training" else self.path / purpose
         self.launcher_heartbeat = self.job_path / "heartbeats" / "launcher"
 
     @classmethod
     def at(cls, path: str | Path) -> "RunFolder":
-        """The run whose job's folder is `path`: `<root>/runs/<run>`, or `evaluation` below it."""
+        """The run whose job's folder is `path`: `<root>/runs/<run>`, or `evaluation` or `health` below it."""
         folder = Path(path).absolute()
-        if folder.name == "evaluation" and folder.parent.parent.name == "runs":
-            return cls(folder.parents[2], folder.parent.name, "evaluation")
+        if folder.parent.parent.name == "runs":
+            for purpose in ("evaluation", "health"):
+                if folder.name == purpose:
+                    return cls(folder.parents[2], folder.parent.name, purpose)
         return cls(folder.parent.parent, folder.name)
 
     def seen_from(self, purpose: JobPurpose) -> "RunFolder":

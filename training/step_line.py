@@ -10,6 +10,8 @@ def format_step(step: TrainStep) -> str:
     # On one rank, and where all have the same, it is the loss again.
     if worst and worst != f"{step.loss:.4f}":
         loss += f" (worst {worst})"
+    if step.skipped:
+        loss += " (left out)"
     parts = [
         f"step {step.step}/{step.num_steps}",
         loss,

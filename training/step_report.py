@@ -13,7 +13,8 @@ import torch.distributed as dist
 from training.clock import PhaseClock
 from training.device import exact_dtype, to_device
 
-_FIELDS = ("loss", "supervised", "tokens", "positions", "squared_lengths", "memory_bytes", "stop")
+_SUMMED = ("supervised", "tokens", "positions", "squared_lengths")
+_FIELDS = ("loss", *_SUMMED, "memory_bytes", "probe_s", "wants_save", "wants_probe")
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,9 @@ class RankCounts:
         positions: Positions that were computed.
         squared_lengths: Sum of the squares of documents' lengths.
         memory_bytes: Highest memory of this rank so far.
-        stop: Whether this rank was asked to stop.
+        probe_s: Of the newest `DeviceProbe`; 0 if it is not new.
+        wants_save: Whether this rank's clock wants a checkpoint.
+        wants_probe: Whether this rank's clock wants a `DeviceProbe`.
     """
 
     supervised: int
@@ -34,7 +37,9 @@ class RankCounts:
     positions: int
     squared_lengths: int
     memory_bytes: int
-    stop: bool
+    probe_s: float = 0.0
+    wants_save: bool = False
+    wants_probe: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +55,9 @@ class StepReport:
         positions: Positions that were computed.
         squared_lengths: Sum of the squares of documents' lengths.
         memory_bytes: Highest memory of any rank.
-        stop: Whether any rank was asked to stop.
+        probe_s: Of every rank.
+        wants_save: Whether the first rank wants a checkpoint.
+        wants_probe: Whether the first rank wants a `DeviceProbe`.
         seconds: Of every phase, on this rank.
     """
 
@@ -62,7 +69,9 @@ class StepReport:
     positions: int
     squared_lengths: int
     memory_bytes: int
-    stop: bool
+    probe_s: list[float]
+    wants_save: bool
+    wants_probe: bool
     seconds: dict[str, float]
 
 
@@ -96,7 +105,7 @@ class PendingReport:
         if self._copied is not None:
             self._copied.synchronize()
         columns = dict(zip(_FIELDS, self._gathered.t().tolist(), strict=True))
-        total = {name: int(sum(columns[name])) for name in _FIELDS[1:]}
+        total = {name: int(sum(columns[name])) for name in _SUMMED}
         # A rank's share is its sum over the supervised tokens of all ranks.
         rank_losses = [
             share * total["supervised"] / own if own else None
@@ -111,6 +120,9 @@ class PendingReport:
             positions=total["positions"],
             squared_lengths=total["squared_lengths"],
             memory_bytes=int(max(columns["memory_bytes"])),
-            stop=bool(total["stop"]),
+            probe_s=columns["probe_s"],
+            # One clock for all: the others' differ.
+            wants_save=bool(columns["wants_save"][0]),
+            wants_probe=bool(columns["wants_probe"][0]),
             seconds=self._clock.seconds(),
         )

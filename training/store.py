@@ -109,16 +109,31 @@ def checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def seal(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the manifest (sizes and checksums of all files) and flush the whole folder to disk."""
+def seal(folder: Path, about: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    """Write the manifest (sizes and checksums of all files) and flush the whole folder to disk.
+
+    Args:
+        folder: With all its files.
+        about: What the manifest records besides.
+        known: Entries of files whose checksums were taken when they were written, by name; those are not read.
+
+    Raises:
+        OSError: A file that is known is missing, or has another size than was written.
+    """
     manifest = folder / MANIFEST
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != manifest)
-    entries = {
-        str(path.relative_to(folder)): {"bytes": path.stat().st_size, "sha256": checksum(path)} for path in files
-    }
-    content = json.dumps({"about": dict(about), "files": entries}, indent=1, ensure_ascii=False)
+    entries = {name: dict(entry) for name, entry in (known or {}).items()}
+    for name, entry in entries.items():
+        # By name: another host's new file may not be in a network disk's list of the folder yet.
+        if (num_bytes := (folder / name).stat().st_size) != entry["bytes"]:
+            raise OSError(f"{folder / name} has {num_bytes} bytes, but {entry['bytes']} were written")
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if path.is_file() and path != manifest and name not in entries:
+            entries[name] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
+    files = {name: entries[name] for name in sorted(entries)}
+    content = json.dumps({"about": dict(about), "files": files}, indent=1, ensure_ascii=False)
     manifest.write_text(content, encoding="utf-8")
-    for path in [*files, manifest]:
+    for path in [*(folder / name for name in files), manifest]:
         _fsync(path)
     for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
         _fsync(path)

@@ -17,24 +17,21 @@ from transformers import PreTrainedModel
 from training import optim
 from training.clock import PhaseClock
 from training.config import RunConfig
-from training.data import (
-    Batch,
-    GlobalOrder,
-    PackedDataset,
-    collate,
-    num_supervised,
-    num_tokens,
-    rank_samples,
-    squared_lengths,
-)
+from training.data import Batch, GlobalOrder, PackedDataset
 from training.device import peak_memory_bytes, to_device, use_device
-from training.errors import UserError
+from training.device_comparison import DeviceComparison
 from training.evaluation import heldout_loss
-from training.events import Evaluation, TrainStep
+from training.events import Alert, Evaluation, TrainStep
 from training.flops import ModelFlops
+from training.guard.beat import STEP_PARTS
 from training.head import SummedLoss
+from training.nonfinite import check_step
 from training.peaks import device_name, peak_tflops
+from training.run_ahead import RunAhead
+from training.save_clock import SaveClock
+from training.step_input import StepInput, load_step
 from training.step_report import PendingReport, RankCounts, StepReport
+from training.stop_agreement import StopAgreement
 
 _STEPS_BETWEEN_COLLECTIONS = 50
 """Python's garbage collector stops a rank when it likes, and with it all others at the next collective."""
@@ -73,6 +70,8 @@ class Trainer:
         heldout: For `evaluation.every_steps`.
         device: Where this rank computes.
         compute: Dtype of forward and backward passes; it decides the peak that MFU is taken against.
+        skipped: Steps to leave out, counted from 1; see `training.skipped`.
+        beat: Called with each part of a step as it begins, and the steps done; see `training.guard.beat`.
         lag: Steps that the host may be ahead of what it has read from the device. Unset: one on accelerators,
             so that reading never holds them up; none on a CPU.
 
@@ -90,6 +89,8 @@ class Trainer:
         heldout: PackedDataset | None,
         device: torch.device,
         compute: torch.dtype,
+        skipped: frozenset[int] = frozenset(),
+        beat: Callable[[str, int], None] = lambda part, step: None,
         lag: int | None = None,
     ) -> None:
         self.config = config
@@ -105,10 +106,20 @@ class Trainer:
         self._flops = ModelFlops.of(model)
         precision = "float8" if config.training.float8 != "none" else str(compute).removeprefix("torch.")
         self._peak_tflops = peak_tflops(device_name(device), precision)
+        self._skipped = skipped
+        self._beat = beat
         self._lag = lag if lag is not None else int(device.type != "cpu")
+        hosts = dist.new_group(backend="gloo")
+        self._stop_agreement = StopAgreement(hosts)
+        self._comparison = DeviceComparison(config.resilience.straggler_ratio, device, hosts)
+        self._run_ahead = RunAhead(device)
+        self._save_clock = SaveClock(config.checkpoint.every_s)
         self._pending: deque[_PendingStep] = deque()
+        self._is_first_step = True
         self._read_at = 0.0
         self._before_update: Callable[[], None] = lambda: None
+        self._save_wanted: Callable[[], bool] = lambda: False
+        self._stop_asked: Callable[[], bool] = lambda: False
         # Seconds since the last report that were not spent on steps.
         self._held_up = {"checkpoint": 0.0, "evaluation": 0.0}
 
@@ -117,17 +128,23 @@ class Trainer:
         *,
         on_step: Callable[[TrainStep], None],
         on_evaluation: Callable[[Evaluation], None],
+        on_alert: Callable[[Alert], None],
         save: Callable[[int, bool], None],
+        save_wanted: Callable[[], bool],
         before_update: Callable[[], None],
         stop_asked: Callable[[], bool],
     ) -> bool:
         """Train to the end of the plan, or until any rank is asked to stop. Collective.
 
+        A stop leaves a step where it is, between two micro-batches, and saves the state before it.
+
         Args:
             on_step: Called on every rank with each step's metrics.
             on_evaluation: Called on every rank with each held-out loss.
+            on_alert: Called on every rank with what is not as it should be.
             save: Saves a checkpoint of a step; called on all ranks at the same steps. The second argument says
                 whether it is the last, so that there is nothing to go on with meanwhile.
+            save_wanted: Whether one should be saved before it is due; the first rank's answer counts for all.
             before_update: Called on every rank before weights and moments change; it may wait for a save that
                 still reads them.
             stop_asked: Whether this rank was asked to stop.
@@ -136,43 +153,55 @@ class Trainer:
             Whether the plan was finished.
 
         Raises:
-            UserError: The loss is not finite, or a step has nothing to learn; the same on every rank, and before
-                that step's state is saved.
+            UserError: A step has nothing to learn.
+            NonFinite: The loss of a step is not finite. Both are the same on every rank, and come before that
+                step's state is saved.
         """
         self._read_at = time.monotonic()
-        self._before_update = before_update
+        self._before_update, self._save_wanted, self._stop_asked = before_update, save_wanted, stop_asked
+        self._save_clock.restart()
+        first = self.step
         with (
             ThreadPoolExecutor(1, "reader", use_device, (self.device,)) as reader,
             _rare_garbage_collection() as collect,
         ):
             batches = reader.submit(self._load, self.step)
-            while self.step < self.plan.num_steps:
-                ready, batches = batches, reader.submit(self._load, self.step + 1)
-                self._pending.append(self._launch(ready, stop_asked()))
-                self.step += 1
-                collect(self.step)
-                is_last = self.step == self.plan.num_steps
-                saves = is_last or self.step % self.config.checkpoint.every_steps == 0
-                evaluates = self._evaluates()
-                stop = self._report(on_step, all_of_them=saves or evaluates)
-                if evaluates and not stop:
-                    with self._hold_up("evaluation"):
-                        on_evaluation(self._evaluate())
-                if stop and not is_last:
-                    self._report(on_step, all_of_them=True)
-                    save(self.step, True)
-                    return False
-                if saves:
-                    with self._hold_up("checkpoint"):
-                        save(self.step, is_last)
+            try:
+                while self.step < self.plan.num_steps:
+                    ready, batches = batches, reader.submit(self._load, self.step + 1)
+                    self._pending.append(self._launch(ready))
+                    self.step += 1
+                    collect(self.step)
+                    is_last = self.step == self.plan.num_steps
+                    saves = is_last or self.step % self.config.checkpoint.every_steps == 0
+                    evaluates = self._evaluates()
+                    saves |= self._report(on_step, on_alert, all_of_them=saves or evaluates)
+                    if evaluates:
+                        with self._hold_up("evaluation"):
+                            on_evaluation(self._evaluate())
+                    if saves:
+                        self._report(on_step, on_alert, all_of_them=True)
+                        self._save(save, is_last=is_last)
+            except _Stopped:
+                # What the unfinished step has summed up would be added to the next.
+                self.optimizer.zero_grad(set_to_none=True)
+                self._report(on_step, on_alert, all_of_them=True)
+                if self.step > first:
+                    self._save(save, is_last=True)
+                return False
+        self._stop_agreement.end()
         return True
 
-    def _launch(self, ready: "Future[_StepInput]", stop_asked: bool) -> "_PendingStep":
-        """Queue one step on the device; nothing here waits for it."""
+    def _launch(self, ready: "Future[StepInput]") -> "_PendingStep":
+        """Queue one step on the device; nothing here waits for it to be done."""
         training = self.config.training
+        is_skipped = self.step + 1 in self._skipped
         clock = PhaseClock(self.device)
+        self._mark("data")
         step_input = ready.result()
         clock.mark("data")
+        self._comparison.run()
+        clock.mark("")
         # For dropout: other masks on every rank and step, and the same after a resume.
         torch.manual_seed(
             int(np.random.SeedSequence((training.seed, self.step, dist.get_rank())).generate_state(1)[0])
@@ -182,18 +211,12 @@ class Trainer:
         dist.all_reduce(supervised)
         loss = torch.zeros((), dtype=torch.float32, device=self.device)
         for batch in step_input.batches:
-            part = self._loss(batch) / supervised
-            part.backward()
-            loss = loss + part.detach()
+            self._go_on("forward")
+            loss = loss + self._pass(batch, supervised, learns=not is_skipped)
         clock.mark("compute")
-        with self._hold_up("checkpoint"):
-            self._before_update()
-        clock.mark("")
-        norm = optim.clip_gradients(self.model, training.max_grad_norm)
-        rate = optim.learning_rate(self.step, self.plan.num_steps, training)
-        optim.set_learning_rate(self.optimizer, rate)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        norm, rate = torch.zeros(()), optim.learning_rate(self.step, self.plan.num_steps, training)
+        if not is_skipped:
+            norm = self._update(rate, clock)
         clock.mark("optimizer")
         counts = RankCounts(
             supervised=step_input.supervised,
@@ -201,20 +224,70 @@ class Trainer:
             positions=step_input.positions,
             squared_lengths=step_input.squared_lengths,
             memory_bytes=peak_memory_bytes(self.device),
-            stop=stop_asked,
+            probe_s=self._comparison.take(),
+            wants_save=self._save_clock.is_due() or self._save_wanted(),
+            wants_probe=self._comparison.asks(),
         )
-        return _PendingStep(self.step + 1, rate, PendingReport(loss, norm, counts, clock))
+        return _PendingStep(self.step + 1, rate, is_skipped, PendingReport(loss, norm, counts, clock))
 
-    def _report(self, on_step: Callable[[TrainStep], None], *, all_of_them: bool) -> bool:
-        """Hand out the metrics of steps that are due; whether any rank was asked to stop during them."""
-        stop = False
+    def _pass(self, batch: Batch, supervised: torch.Tensor, *, learns: bool) -> torch.Tensor:
+        """A micro-batch's share of the step's loss; its gradients are added up."""
+        with torch.set_grad_enabled(learns):
+            part = self._loss(batch) / supervised
+        if learns:
+            part.backward()
+        return part.detach()
+
+    def _update(self, rate: float, clock: PhaseClock) -> torch.Tensor:
+        """Let the optimizer take its step; returns the gradients' norm."""
+        self._mark("checkpoint")
+        with self._hold_up("checkpoint"):
+            self._before_update()
+        clock.mark("")
+        self._mark("optimizer")
+        norm = optim.clip_gradients(self.model, self.config.training.max_grad_norm)
+        optim.set_learning_rate(self.optimizer, rate)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def _go_on(self, part: str) -> None:
+        """Before every pass: say so, and agree with the other ranks whether there is to be one.
+
+        Raises:
+            _Stopped: There is not, on any rank.
+        """
+        self._mark(part)
+        self._run_ahead.wait()
+        if self._stop_agreement(self._stop_asked()):
+            raise _Stopped
+
+    def _mark(self, part: str) -> None:
+        is_long = self._is_first_step and part in STEP_PARTS
+        self._beat("first_step" if is_long else part, self.step)
+
+    def _report(
+        self, on_step: Callable[[TrainStep], None], on_alert: Callable[[Alert], None], *, all_of_them: bool
+    ) -> bool:
+        """Hand out the metrics of steps that are due; whether a checkpoint is wanted."""
+        wants_save = False
         while len(self._pending) > (0 if all_of_them else self._lag):
             pending = self._pending.popleft()
             report = pending.report.read()
-            _check(report, pending.step, self.config)
+            if not pending.is_skipped:
+                check_step(report, pending.step, self.config)
+            self._is_first_step = False
             on_step(self._metrics(pending, report))
-            stop = stop or report.stop
-        return stop
+            for alert in self._comparison.learn(report.probe_s, is_wanted=report.wants_probe):
+                on_alert(alert)
+            wants_save |= report.wants_save
+        return wants_save
+
+    def _save(self, save: Callable[[int, bool], None], *, is_last: bool) -> None:
+        self._mark("checkpoint")
+        with self._hold_up("checkpoint"):
+            save(self.step, is_last)
+        self._save_clock.restart()
 
     def _metrics(self, pending: "_PendingStep", report: StepReport) -> TrainStep:
         now = time.monotonic()
@@ -243,27 +316,13 @@ class Trainer:
             flops=flops,
             peak_tflops=self._peak_tflops,
             memory_gib=report.memory_bytes / 2**30,
+            skipped=pending.is_skipped,
         )
 
-    def _load(self, step: int) -> "_StepInput":
-        """This rank's part of a step, on the device. Runs in another thread, a step ahead."""
-        samples = rank_samples(
-            self.dataset,
-            self._order,
-            step,
-            global_batch_size=self.config.training.global_batch_size,
-            total_samples=self.plan.total_samples,
-            rank=dist.get_rank(),
-            world_size=dist.get_world_size(),
-        )
-        micro = self.config.training.micro_batch_size
-        batches = [collate(samples[i : i + micro], self.device) for i in range(0, len(samples), micro)]
-        return _StepInput(
-            batches=batches,
-            supervised=num_supervised(samples),
-            tokens=num_tokens(samples),
-            positions=sum(batch.input_ids.numel() for batch in batches),
-            squared_lengths=squared_lengths(samples),
+    def _load(self, step: int) -> StepInput:
+        """This rank's part of a step. Runs in another thread, a step ahead."""
+        return load_step(
+            self.dataset, self._order, step, self.config.training, self.plan.total_samples, self.device
         )
 
     def _evaluates(self) -> bool:
@@ -279,6 +338,7 @@ class Trainer:
             self.device,
             micro_batch_size=self.config.training.micro_batch_size,
             max_samples=self.config.evaluation.max_samples,
+            before_pass=lambda: self._go_on("evaluation"),
         )
         return Evaluation(name="step", step=self.step, loss=loss, num_supervised=supervised)
 
@@ -290,36 +350,15 @@ class Trainer:
 
 
 @dataclass(frozen=True)
-class _StepInput:
-    batches: list[Batch]
-    supervised: int
-    tokens: int
-    positions: int
-    squared_lengths: int
-
-
-@dataclass(frozen=True)
 class _PendingStep:
     step: int
     learning_rate: float
+    is_skipped: bool
     report: PendingReport
 
 
-def _check(report: StepReport, step: int, config: RunConfig) -> None:
-    if not report.supervised:
-        raise UserError(
-            f"no token of the {config.training.global_batch_size} samples of step {step} is supervised: raise "
-            "training.global_batch_size, or look at the data"
-        )
-    if math.isfinite(report.loss) and math.isfinite(report.grad_norm):
-        return
-    # Where only the norm is bad, no rank's loss is.
-    bad = [n for n, loss in enumerate(report.rank_losses) if loss is not None and not math.isfinite(loss)]
-    where = f" (rank {', '.join(map(str, bad))})" if 0 < len(bad) < len(report.rank_losses) else ""
-    raise UserError(
-        f"the loss of step {step} is {report.loss:.6g}{where} and the gradient norm {report.grad_norm:.6g}: lower "
-        "training.learning_rate, or raise training.warmup_ratio"
-    )
+class _Stopped(Exception):
+    """The ranks have agreed to stop."""
 
 
 @contextlib.contextmanager

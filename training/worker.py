@@ -4,46 +4,64 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from training.background_events import BackgroundEventWriter
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, UserError
-from training.events import EventWriter
-from training.processes import die_with_parent
+from training.processes import die_with_ancestor, die_with_parent
 from training.run_folder import RunFolder
-from training.store import disk_errors
+from training.store import disk_errors, write_atomically
+
+_FLUSH_S = 60.0
+"""How long a rank that is done waits for a disk that does not take its last events."""
+
+_LEAVE_S = 5.0
+"""How long a rank that has failed waits for one."""
 
 
 def main(run_folder: str) -> int:
     """Do one rank's part of the run's training, or of its evaluation; returns the exit code."""
-    die_with_parent(int(os.environ.get("SHARDLINE_NODE_PID", "0")) or None)
+    node = os.environ.get("SHARDLINE_NODE_PID")
+    if node is None:
+        die_with_parent()
+    else:
+        die_with_ancestor(int(node))  # in between is the process that ranks are forked from
     stop = StopFlag()
     rank = int(os.environ["RANK"])
     attempt = int(os.environ.get("SHARDLINE_ATTEMPT", "1"))
     folder = RunFolder.at(run_folder)
+    # Attempts in the event stream are the training's.
+    stamp = attempt if folder.purpose == "training" else 0
+    events = BackgroundEventWriter(folder.events, f"{folder.rank_prefix}{rank}", stamp)
     try:
         with disk_errors(folder.root):
-            finished = _run(folder, rank, attempt, stop)
+            finished = _run(folder, events, attempt, stop)
     except BaseException as error:
-        return _report(error, folder.attempt(attempt), rank)
+        return _report(error, folder.attempt(attempt), rank, events)
+    events.flush(_FLUSH_S)
     return 0 if finished else EXIT_INTERRUPTED
 
 
-def _run(folder: RunFolder, rank: int, attempt: int, stop: "StopFlag") -> bool:
+def _run(folder: RunFolder, events: BackgroundEventWriter, attempt: int, stop: "StopFlag") -> bool:
     """The rank's work; whether it came to its end."""
-    source = f"{folder.rank_prefix}{rank}"
     # Here, because each has much to import that the other does without.
     if folder.purpose == "evaluation":
         from training.measure.rank import MeasuringRank
 
-        # Attempts in the event stream are the training's.
-        return MeasuringRank(folder, EventWriter(folder.events, source)).run()
+        return MeasuringRank(folder, events).run()
+    if folder.purpose == "health":
+        from training.health.rank import HealthRank
+
+        return HealthRank(folder, events, attempt).run()
     from training.rank import Rank
 
-    return Rank(folder, EventWriter(folder.events, source, attempt), attempt, stop).run()
+    return Rank(folder, events, attempt, stop).run()
 
 
 class StopFlag:
@@ -72,24 +90,30 @@ class StopFlag:
         self.asked = True
 
 
-def _report(error: BaseException, attempt: Path, rank: int) -> int:
+def _report(error: BaseException, attempt: Path, rank: int, events: BackgroundEventWriter) -> int:
     """Write down why this rank failed, for the launcher to read; returns the exit code."""
     code = EXIT_INVALID if isinstance(error, UserError) else EXIT_FAILED
-    text = str(error) if code == EXIT_INVALID else f"{type(error).__name__}: {error}"
+    # An error with a class says all in its sentence, as one of the user's does.
+    is_told = code == EXIT_INVALID or hasattr(error, "what")
     record = {
         "time": time.time(),
         "rank": rank,
         "exit_code": code,
-        "message": text,
+        "message": str(error) if is_told else f"{type(error).__name__}: {error}",
         "traceback": "" if code == EXIT_INVALID else traceback.format_exc(),
+        **{name: getattr(error, name) for name in ("what", "step") if is_told and hasattr(error, name)},
     }
-    print(text if code == EXIT_INVALID else record["traceback"], file=sys.stderr, flush=True)
-    errors = attempt / "errors"
-    try:
-        errors.mkdir(parents=True, exist_ok=True)
-        (errors / f"rank-{rank}.json").write_text(json.dumps(record))
-    except OSError:
-        pass  # a full disk: the log has it
+    print(record["message"] if is_told else record["traceback"], file=sys.stderr, flush=True)
+
+    def write() -> None:
+        with suppress(OSError):  # a full disk: the log has it
+            write_atomically(attempt / "errors" / f"rank-{rank}.json", json.dumps(record))
+
+    # A disk that hangs must not keep the rank from leaving.
+    writing = threading.Thread(target=write, name="report", daemon=True)
+    writing.start()
+    events.flush(_LEAVE_S)
+    writing.join(_LEAVE_S)
     # An orderly interpreter shutdown could wait for ranks that are gone.
     os._exit(code)
 

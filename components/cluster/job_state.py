@@ -128,10 +128,19 @@ def why_waiting(pod: dict[str, Any]) -> str | None:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{name}: {waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
-    for condition in status.get("conditions") or []:
-        if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return f"{name}: {condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}"
+    if (condition := _unscheduled(pod)) is not None:
+        return f"{name}: {condition.get('reason', 'Unschedulable')}: {condition.get('message', '')}"
     return None
+
+
+def is_unplaced(pod: dict[str, Any]) -> bool:
+    """Whether the scheduler has found no machine for a pod."""
+    return _unscheduled(pod) is not None
+
+
+def _unscheduled(pod: dict[str, Any]) -> dict[str, Any] | None:
+    conditions: list[dict[str, Any]] = pod.get("status", {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), None)
 
 
 def runs_or_ran(kind: JobKind, pod: dict[str, Any]) -> bool:

@@ -15,10 +15,26 @@ def write_record(folder: RunFolder, record: dict[str, Any]) -> None:
     write_atomically(folder.attempt(record["number"]) / "attempt.json", json.dumps(record, indent=1))
 
 
-def close_record(folder: RunFolder, record: dict[str, Any], outcome: str, ending: Ending | None = None) -> None:
-    """Save a record with the attempt's end."""
+def close_record(
+    folder: RunFolder, record: dict[str, Any], outcome: str, ending: Ending | None = None, **more: Any
+) -> dict[str, Any]:
+    """Save a record with the attempt's end.
+
+    Args:
+        folder: The run's.
+        record: Of the attempt.
+        outcome: `succeeded`, or the class of its incident; `interrupted`, `lost` (its launcher was),
+            `not_begun` (its nodes had left) and `no_replacement` are none.
+        ending: What the launcher saw.
+        **more: What else to keep.
+
+    Returns:
+        The record as it is now.
+    """
     exit_code = None if ending is None else ending.exit_code
-    write_record(folder, {**record, "ended": time.time(), "outcome": outcome, "exit_code": exit_code})
+    closed = {**record, "ended": time.time(), "outcome": outcome, "exit_code": exit_code, **more}
+    write_record(folder, closed)
+    return closed
 
 
 def read_record(folder: RunFolder, number: int) -> dict[str, Any]:
@@ -35,16 +51,10 @@ def records(folder: RunFolder) -> list[dict[str, Any]]:
     return [record for number in folder.attempts() if (record := read_record(folder, number))]
 
 
-def failures_before(folder: RunFolder, job: str) -> int:
-    """Attempts that failed in earlier starts of this step, by the same pipeline job."""
-    outcomes = [record.get("outcome") for record in records(folder) if job and record.get("pipeline_job") == job]
-    return sum(outcome not in (None, "succeeded", "interrupted") for outcome in outcomes)
-
-
-def save_verdict(folder: RunFolder, job: str, incident: Incident, sentence: str) -> None:
+def save_verdict(folder: RunFolder, job: str, incident: Incident, sentence: str, exit_code: int) -> None:
     """Remember that the job of a pipeline failed for good."""
     if job:
-        verdict = {"job": job, "what": incident.what, "sentence": sentence}
+        verdict = {"job": job, "what": incident.what, "sentence": sentence, "exit_code": exit_code}
         write_atomically(folder.job_path / "verdict.json", json.dumps(verdict))
 
 
@@ -53,11 +63,11 @@ def forget_verdict(folder: RunFolder) -> None:
     (folder.job_path / "verdict.json").unlink(missing_ok=True)
 
 
-def verdict_of(folder: RunFolder, job: str) -> dict[str, str] | None:
+def verdict_of(folder: RunFolder, job: str) -> dict[str, Any] | None:
     """The verdict of the same pipeline job: Kubeflow starts a step that failed again, which changes nothing."""
     try:
         verdict = json.loads((folder.job_path / "verdict.json").read_text())
     except (OSError, ValueError):
         return None
-    is_verdict = isinstance(verdict, dict) and {"job", "what", "sentence"} <= verdict.keys()
+    is_verdict = isinstance(verdict, dict) and {"job", "what", "sentence", "exit_code"} <= verdict.keys()
     return verdict if job and is_verdict and verdict["job"] == job else None

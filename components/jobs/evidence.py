@@ -34,7 +34,8 @@ def describe_ending(
         return Ending(what=what, evidence=evidence or "the job is gone" if gone else evidence)
     first = failed[0]
     # Pods are told to stop once another has failed, so theirs is not the cause.
-    return Ending(what=_what(first, gone), exit_code=first.exit_code, node=first.pod, evidence=evidence)
+    what = _what(first, gone)
+    return Ending(what=what, exit_code=first.exit_code, node=first.pod, host=first.host, evidence=evidence)
 
 
 def event_lines(events: list[dict[str, Any]]) -> list[str]:

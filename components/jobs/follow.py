@@ -1,59 +1,64 @@
-"""Follows one attempt to its end: its progress, what it waits for, and its limits."""
+"""Follows one attempt until it has ended, or until something has to be done about it."""
 
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from components.cluster.job_state import Phase
+from components.jobs.alerts import AlertWatch
 from components.jobs.deadlines import Deadlines, Overdue
 from components.jobs.launchers import Launcher
+from components.jobs.nodes import NodeWatch
+from components.jobs.seen import Seen
+from components.jobs.settle import is_settled
 from components.step import Step
 from training.config import ResilienceConfig
-from training.events import Evaluation, EventReader, Span, TrainStep
-
-_POLL_S = 0.3
+from training.events import Alert, Evaluation, EventReader, RanksEnded, Span, TrainStep
+from training.guard.place import Place
+from training.run_folder import RunFolder
 
 _PATIENCE_S = 10.0
 """Pods that wait for less are not worth a line."""
 
+_ENDED = (Phase.SUCCEEDED, Phase.FAILED, Phase.GONE)
 
-def follow(step: Step, launcher: Launcher, limits: ResilienceConfig, rank_prefix: str) -> Overdue | None:
-    """Show an attempt's progress until it ends.
+
+@dataclass(frozen=True)
+class Watched:
+    """An attempt that is followed.
+
+    Attributes:
+        folder: The run's, seen from the job.
+        number: The attempt's.
+        num_nodes: Its nodes.
+        known: Nodes that ran an attempt before in the same place.
+        began: See `Deadlines`.
+        replacement_s: Seconds after which an attempt that lacks machines is overdue; None: never.
+        permits: See `AlertWatch`.
+        on_phase: Called with what `Deadlines.began` is when a phase begins.
+    """
+
+    folder: RunFolder
+    number: int
+    num_nodes: int
+    known: Mapping[int, Place] = field(default_factory=dict)
+    began: Mapping[str, float] = field(default_factory=dict)
+    replacement_s: float | None = None
+    permits: Callable[[Mapping[str, str]], bool] = lambda hosts: True
+    on_phase: Callable[[Mapping[str, float]], None] = lambda began: None
+
+
+def follow(step: Step, launcher: Launcher, limits: ResilienceConfig, watched: Watched) -> Seen:
+    """Show an attempt's progress until it ends, its ranks do, or it must not go on as it is.
 
     Args:
         step: The step at work.
         launcher: Of the attempt.
         limits: From the configuration.
-        rank_prefix: See `RunFolder.rank_prefix`.
-
-    Returns:
-        The limit that it passed, in which case it still runs; None if it ended by itself.
+        watched: The attempt.
     """
-    reader = EventReader(step.folder.events)
-    list(reader.poll())  # what was before this attempt has been told
-    deadlines = Deadlines(limits, time.monotonic())
-    waiting = _Waiting(step)
-    phase = None
-    while True:
-        before, phase = phase, launcher.poll()
-        if phase is not before and phase in (Phase.QUEUED, Phase.STARTING):
-            step.note("the job waits in its queue" if phase is Phase.QUEUED else "the job's pods start")
-        fresh = list(reader.poll())
-        for event in fresh:
-            line = None if launcher.forwards_logs else _progress_line(event, rank_prefix)
-            if line:
-                print(line, flush=True)
-        newest = next((event for event in reversed(fresh) if isinstance(event, TrainStep)), None)
-        if newest is not None:
-            launcher.report_progress(progress_of(newest))
-        if phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.GONE):
-            return None
-        if phase in (Phase.QUEUED, Phase.STARTING):
-            waiting.tell(launcher)
-        progressed = any(event.source.startswith(rank_prefix) for event in fresh)
-        overdue = deadlines.check(phase, progressed=progressed, now=time.monotonic())
-        if overdue is not None:
-            return overdue
-        time.sleep(_POLL_S)
+    return _Follower(step, launcher, limits, watched).run()
 
 
 def progress_of(event: TrainStep) -> dict[str, object]:
@@ -66,6 +71,108 @@ def progress_of(event: TrainStep) -> dict[str, object]:
         "seconds_left": round(event.seconds_left),
         "time": round(event.time),
     }
+
+
+class _Follower:
+    def __init__(self, step: Step, launcher: Launcher, limits: ResilienceConfig, watched: Watched) -> None:
+        self._step = step
+        self._launcher = launcher
+        self._limits = limits
+        self._watched = watched
+        self._deadlines = Deadlines(limits, time.monotonic(), watched.began)
+        self._nodes = NodeWatch(watched.folder, watched.number, watched.num_nodes, watched.known)
+        self._alerts = AlertWatch(watched.permits, lambda text: print(text, flush=True))
+        self._waiting = _Waiting(step)
+        self._told: dict[int, RanksEnded] = {}
+        self._told_since = 0.0
+        self._newest: int | None = None
+
+    def run(self) -> Seen:
+        reader = EventReader(self._watched.folder.events)
+        # What was before this start has been told to people already, but a launcher before may not have acted.
+        for event in reader.poll():
+            if event.attempt == self._watched.number:
+                self._take(event)
+        phase = None
+        while True:
+            before, phase = phase, self._launcher.poll()
+            if phase is not before:
+                self._begin(phase)
+            fresh = list(reader.poll())
+            for event in fresh:
+                self._take(event)
+                self._show(event)
+            if (seen := self._look(phase, said=any(map(self._is_of_job, fresh)))) is not None:
+                return seen
+            time.sleep(self._launcher.poll_s)
+
+    def _look(self, phase: Phase, *, said: bool) -> Seen | None:
+        """What there is to be acted on now, if anything."""
+        now = time.monotonic()
+        if phase in _ENDED:
+            return self._seen(has_ended=True)
+        if phase in (Phase.QUEUED, Phase.STARTING):
+            self._waiting.tell(self._launcher)
+        stirred = self._nodes.look()
+        overdue = self._deadlines.check(phase, progressed=said or stirred, now=now)
+        overdue = overdue or self._lacks_machines(phase, now)
+        if overdue is not None:
+            return self._seen(overdue=overdue)
+        if phase not in (Phase.STARTING, Phase.RUNNING):
+            return None
+        if lost := self._nodes.lost(self._limits.node_timeout_s):
+            return self._seen(lost=lost)
+        waited, since = now - self._told_since, self._told_since
+        if is_settled(self._told, self._watched.num_nodes, waited, lambda node: self._nodes.lives(node, since)):
+            return self._seen()
+        fatal, slow = self._alerts.fatal(now), self._alerts.slow(now)
+        return self._seen(fatal=fatal, slow=slow) if fatal or slow else None
+
+    def _seen(self, **found: Any) -> Seen:
+        return Seen(told=self._told, places=self._nodes.places, step=self._newest, **found)
+
+    def _begin(self, phase: Phase) -> None:
+        if phase is Phase.QUEUED:
+            self._told = {}  # a job that its queue took back starts its ranks again
+        if phase in (Phase.QUEUED, Phase.STARTING):
+            self._step.note("the job waits in its queue" if phase is Phase.QUEUED else "the job's pods start")
+        self._deadlines.check(phase, progressed=False, now=time.monotonic())
+        self._watched.on_phase(self._deadlines.began)
+
+    def _lacks_machines(self, phase: Phase, now: float) -> Overdue | None:
+        most = self._watched.replacement_s
+        if most is None or phase is not Phase.STARTING or self._deadlines.waited_s(now) <= most:
+            return None
+        if not self._launcher.lacks_machines():
+            return None
+        return Overdue(
+            "no_replacement", f"no machine came within {most:g} s, which is resilience.replacement_timeout_s"
+        )
+
+    def _take(self, event: Any) -> None:
+        folder = self._watched.folder
+        if isinstance(event, RanksEnded) and event.source.startswith(folder.node_prefix):
+            if event.attempt == self._watched.number:
+                self._told_since = self._told_since if self._told else time.monotonic()
+                self._told[event.node] = event
+        elif isinstance(event, Span) and event.source.startswith(folder.node_prefix) and event.phase == "start":
+            # A node that starts its ranks once more.
+            self._told.pop(_number(event.source), None)
+        elif isinstance(event, Alert) and event.attempt in (0, self._watched.number):
+            self._alerts.take(event, time.monotonic())
+        elif isinstance(event, TrainStep) and folder.purpose == "training":
+            self._newest = event.step
+
+    def _is_of_job(self, event: Any) -> bool:
+        folder = self._watched.folder
+        return bool(event.source.startswith((folder.rank_prefix, folder.node_prefix)))
+
+    def _show(self, event: Any) -> None:
+        line = None if self._launcher.forwards_logs else _progress_line(event, self._watched.folder.rank_prefix)
+        if line:
+            print(line, flush=True)
+        if isinstance(event, TrainStep):
+            self._launcher.report_progress(progress_of(event))
 
 
 class _Waiting:
@@ -84,6 +191,11 @@ class _Waiting:
             if reason not in self._told:
                 self._told.add(reason)
                 self._step.warn(reason)
+
+
+def _number(source: str) -> int:
+    number = source.rpartition("-")[2]
+    return int(number) if number.isdecimal() else -1
 
 
 def _progress_line(event: Any, rank_prefix: str) -> str | None:

@@ -120,15 +120,19 @@ _LONGEST = 63
 """Of the names that are made from a job's: of a pod, its service, a label."""
 
 
+_MARKS: dict[JobPurpose, str] = {"training": "", "evaluation": "e", "health": "h"}
+
+
 def job_name(run: str, attempt: int, num_nodes: int, purpose: JobPurpose = "training") -> str:
     """The name of an attempt's job, short enough for its pods and their services.
 
-    It is `<run>-<attempt>`, and of an evaluation `<run>-e<attempt>`, which no other run's training can have.
+    It is `<run>-<attempt>`, of an evaluation `<run>-e<attempt>` and of deep checks `<run>-h<attempt>`, which no
+    other run's training can have.
 
     A PyTorchJob whose name is too long is accepted and its pods run, but it never gets a status. Of a TrainJob
     the pods' names are the longest, `<job>-node-0-<n>-<5 letters>`, and a JobSet is refused for them.
     """
-    number = f"{'e' if purpose == 'evaluation' else ''}{attempt}"
+    number = f"{_MARKS[purpose]}{attempt}"
     name = f"{run}-{number}"
     longest = _LONGEST - len(f"-node-0-{num_nodes - 1}-abcde")
     if len(name) <= longest:

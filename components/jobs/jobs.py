@@ -1,5 +1,6 @@
 """Where a run's jobs are made: on this machine or in a cluster, and how the next one is numbered."""
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from components.cluster.choose import launcher_name
@@ -31,6 +32,14 @@ class Jobs(Protocol):
 
     def where(self) -> dict[str, object]:
         """What a later process needs to find the job again."""
+        ...
+
+    def num_hosts(self) -> int | None:
+        """How many machines there are; None: it is not known."""
+        ...
+
+    def unfit(self, hosts: Collection[str]) -> dict[str, str]:
+        """Which of some machines are not to be used, as whoever looks after them says → why."""
         ...
 
 
@@ -83,6 +92,14 @@ class LocalJobs:
         """Nothing: processes are found by their command lines."""
         return {}
 
+    def num_hosts(self) -> int | None:
+        """This one."""
+        return 1
+
+    def unfit(self, hosts: Collection[str]) -> dict[str, str]:
+        """Nobody says anything of this machine."""
+        return {}
+
 
 class ClusterJobs:
     """Jobs in a cluster.
@@ -101,6 +118,7 @@ class ClusterJobs:
         # Here, because a run on one machine does without the Kubernetes client, which takes half a second.
         from components.cluster.client import connect
         from components.cluster.jobs import owner_reference
+        from components.cluster.node_health import unhealthy_hosts
         from components.jobs.launchers.cluster import ClusterLauncher, own_pod
 
         self._folder = folder
@@ -110,6 +128,7 @@ class ClusterJobs:
         self._pipeline_job = pipeline_job
         self._cluster = connect(config.cluster.namespace)
         self._launcher = ClusterLauncher
+        self._unhealthy = unhealthy_hosts
         pod = own_pod(self._cluster)
         self._image = None if pod is None else _main_image(pod)
         self._owner: dict[str, Any] | None = None if pod is None else owner_reference(pod)
@@ -129,13 +148,18 @@ class ClusterJobs:
 
     def _is_as_described(self, record: dict[str, Any]) -> bool:
         """Whether an attempt's job is the one that would be made now: of the same kind, place and size."""
-        job = self.describe(record["number"])
+        job = self.describe(record.get("job_attempt", record["number"]))
         now = {"launcher": self._kind, "name": job.name, **_size(job), **self.where()}
-        return all(record.get(key, value) == value for key, value in now.items())
+        # It may have fewer nodes than are usual, where some were lost.
+        usual = {**record, "num_nodes": record.get("usual_nodes", record.get("num_nodes", job.num_nodes))}
+        return all(usual.get(key, value) == value for key, value in now.items())
 
     def _goes_on(self, record: dict[str, Any]) -> bool:
         """Whether an attempt without an end is to be taken up again, by its job's name."""
         phase = self._launcher(self._cluster, self._kind).phase(record["name"])
+        if "in_place" in record and phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.GONE, Phase.STOPPING):
+            # Its nodes may have left without an order; if they had begun, their ranks' words are kept.
+            return False
         if phase in (Phase.SUCCEEDED, Phase.FAILED):
             # An end that an earlier pipeline job came to is not this one's.
             return bool(record.get("pipeline_job", "") == self._pipeline_job)
@@ -156,6 +180,14 @@ class ClusterJobs:
     def where(self) -> dict[str, object]:
         """The namespace."""
         return {"namespace": self._cluster.namespace}
+
+    def num_hosts(self) -> int | None:
+        """A cluster may make more machines at any time."""
+        return None
+
+    def unfit(self, hosts: Collection[str]) -> dict[str, str]:
+        """Those of which HyperPod says so."""
+        return self._unhealthy(self._cluster, hosts)
 
 
 def _clear(folder: RunFolder) -> None:

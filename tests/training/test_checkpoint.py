@@ -13,12 +13,15 @@ from torch.distributed.checkpoint.staging import DefaultStager
 from torch.distributed.tensor import DTensor
 
 from tests.runs import as_sample, packed_rows, run_ranks
-from training import checkpoint
 from training.build import build_model
-from training.checkpoint import Checkpointer, checkpoints
+from training.checkpoint import checkpoints, store_tier
+from training.checkpoint.checkpointer import Checkpointer
+from training.checkpoint.choose import choose_checkpoint
+from training.checkpoint.load import load_checkpoint
+from training.checkpoint.state import training_state
 from training.config import CheckpointConfig, RunConfig
 from training.data import collate
-from training.events import Span, read_events
+from training.events import Note, Span, read_events
 from training.head import SummedLoss
 from training.model import load_weights
 from training.optim import make_optimizer
@@ -50,7 +53,7 @@ def step(model, optimizer, seed, before_update=lambda: None):
 
 def digest(model, optimizer):
     """One hash of all weights and moments, whatever the number of ranks that hold them."""
-    state = checkpoint.training_state(model, optimizer)
+    state = training_state(model, optimizer)
     found = hashlib.sha256()
     for name, value in sorted(_flat(state)):
         exact = value.float()  # float8 has no collectives
@@ -67,8 +70,9 @@ def _flat(state, prefix=""):
             yield f"{prefix}{name}", value
 
 
-def saver(folder, model, optimizer, on_failed=print):
-    return Checkpointer(folder, model, optimizer, IDENTITY, CheckpointConfig(), attempt=1, on_failed=on_failed)
+def saver(folder, model, optimizer, tell=lambda event: None, **config):
+    settings = CheckpointConfig.model_validate(config)
+    return Checkpointer(folder, model, optimizer, IDENTITY, settings, attempt=1, tell=tell)
 
 
 def begin(rank, source, folder, kind):
@@ -84,8 +88,8 @@ def begin(rank, source, folder, kind):
 
 def carry_on(rank, source, folder, kind):
     model, optimizer = set_up(source, optimizer_state=kind)
-    saved, _ = checkpoint.choose(folder)
-    steps = checkpoint.load(saved, model, optimizer, IDENTITY)
+    saved, _ = choose_checkpoint(folder)
+    steps = load_checkpoint(saved, model, optimizer, IDENTITY)
     assert steps == int(saved.name.removeprefix("step-"))
     assert digest(model, optimizer) == (folder / "digest").read_text()
     step(model, optimizer, steps)
@@ -107,14 +111,14 @@ def save_while_training(rank, source, folder):
     model, optimizer = set_up(source)
     step(model, optimizer, 0)
     gate = threading.Event()
-    write = checkpoint.dcp.save
+    write = store_tier.dcp.save
 
     def slow(*args, **kwargs):
         assert threading.current_thread() is not threading.main_thread()
         assert gate.wait(60)
         return write(*args, **kwargs)
 
-    checkpoint.dcp.save = slow
+    store_tier.dcp.save = slow
     copy = DefaultStager.stage
 
     def slow_copy(self, state):
@@ -135,7 +139,7 @@ def save_while_training(rank, source, folder):
     checkpointer.wait()
     dist.barrier()
     (saved,) = checkpoints(folder)
-    assert checkpoint.load(saved, model, optimizer, IDENTITY) == 1
+    assert load_checkpoint(saved, model, optimizer, IDENTITY) == 1
     assert digest(model, optimizer) == before, "the save holds the state at its time"
 
 
@@ -147,24 +151,24 @@ def save_in_vain(rank, source, folder):
     model, optimizer = set_up(source)
     step(model, optimizer, 0)
     failures = []
-    checkpointer = saver(folder, model, optimizer, on_failed=failures.append)
-    write, full = checkpoint.dcp.save, OSError(28, "No space left on device")
+    checkpointer = saver(folder, model, optimizer, lambda e: failures.append(e.text) if isinstance(e, Note) else None)
+    write, full = store_tier.dcp.save, OSError(28, "No space left on device")
 
     def fail(*args, **kwargs):
         raise full
 
-    checkpoint.dcp.save = fail
+    store_tier.dcp.save = fail
     checkpointer.save(1)
     with pytest.raises(OSError, match="No space left"):
         checkpointer.save(2)
-    assert failures == [full] and checkpoints(folder) == []
+    assert len(failures) == 1 and "No space left" in failures[0] and checkpoints(folder) == []
     # What it failed of has passed: the state that there is now is saved, and at once.
     checkpointer.save(3)
-    checkpointer._pending.exception()
-    checkpoint.dcp.save = write
+    checkpointer._store.wait(60)
+    store_tier.dcp.save = write
     checkpointer.save(4)
     assert [path.name for path in checkpoints(folder)] == ["step-00000004"]
-    assert failures == [full, full]
+    assert len(failures) == 2
     checkpointer.wait()
 
 
@@ -176,15 +180,15 @@ def fail_on_the_leader(rank, source, folder):
     model, optimizer = set_up(source)
     step(model, optimizer, 0)
     checkpointer = saver(folder, model, optimizer)
-    seal = checkpoint.seal
+    seal = store_tier.seal
 
     def fail(*args, **kwargs):
         raise OSError(5, "Input/output error")
 
-    checkpoint.seal = fail  # which only rank 0 calls
+    store_tier.seal = fail  # which only rank 0 calls
     checkpointer.save(1)
-    checkpointer._pending.exception()
-    checkpoint.seal = seal
+    checkpointer._store.wait(60)
+    store_tier.seal = seal
     checkpointer.save(2)
     step(model, optimizer, 1, checkpointer.wait_for_copy)
     checkpointer.save(3)

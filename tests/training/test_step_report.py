@@ -12,10 +12,10 @@ from training.build import build_model
 from training.clock import PhaseClock
 from training.config import RunConfig
 from training.data import PackedDataset
-from training.errors import UserError
 from training.model import load_weights
+from training.nonfinite import NonFinite, check_step
 from training.optim import make_optimizer
-from training.step_report import PendingReport, RankCounts
+from training.step_report import PendingReport, RankCounts, StepReport
 from training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -44,7 +44,9 @@ def follow(trainer, stop_at=None):
     finished = trainer.run(
         on_step=lambda m: seen.append(("step", m.step, m.loss, m.grad_norm, m.num_supervised)),
         on_evaluation=lambda e: seen.append(("evaluation", e.step, e.loss)),
+        on_alert=lambda alert: seen.append(("alert", alert.text)),
         save=lambda step, is_last: seen.append(("save", step, is_last)),
+        save_wanted=lambda: False,
         before_update=lambda: None,
         stop_asked=lambda: dist.get_rank() == 1 and stop_at is not None and trainer.step >= stop_at,
     )
@@ -73,18 +75,22 @@ def test_reading_late_changes_no_number_and_no_order(tiny_model, tmp_path):
 def stop_and_fail(rank, source, samples):
     for lag in (0, 1):
         finished, seen = follow(trainer_of(source, samples, lag, max_steps=30), stop_at=4)
-        assert not finished and seen[-1] == ("save", 5 + lag, True) and seen[-2][:2] == ("step", 5 + lag)
+        # Asked for in the fifth step, which is left between its two micro-batches.
+        assert not finished and seen[-2:] == [("save", 4, False), ("save", 4, True)]
         trainer = trainer_of(source, samples, lag, max_steps=30, learning_rate=1e30, warmup_ratio=0)
         seen = []
-        with pytest.raises(UserError, match=r"lower training\.learning_rate"):
+        with pytest.raises(NonFinite, match=r"lower training\.learning_rate") as raised:
             trainer.run(
                 on_step=lambda m: seen.append(("step", m.step)),  # noqa: B023
                 on_evaluation=lambda e: None,
+                on_alert=lambda alert: None,
                 save=lambda step, is_last: seen.append(("save", step)),  # noqa: B023
+                save_wanted=lambda: False,
                 before_update=lambda: None,
                 stop_asked=lambda: False,
             )
         last = seen[-1][1] if seen else 0
+        assert raised.value.step == last + 1
         assert ("save", last + 1) not in seen, "a step whose loss is not finite is not saved"
 
 
@@ -98,12 +104,15 @@ def gather(rank):
     clock.mark("data")
     # Rank 0 has 3 tokens at 2 nats, rank 1 has 1 at 6, rank 2 none; each has divided by all 4.
     shares, supervised = [6 / 4, 6 / 4, 0.0], [3, 1, 0]
-    counts = RankCounts(supervised[rank], 10 + rank, 12, 100, 7 - rank, stop=rank == 2)
+    probe_s = [0.0, 0.25, 0.5][rank]
+    counts = RankCounts(supervised[rank], 10 + rank, 12, 100, 7 - rank, probe_s, rank == 0, wants_probe=rank == 2)
     report = PendingReport(torch.tensor(shares[rank]), torch.tensor(0.5), counts, clock).read()
     assert report.loss == 3.0 and report.grad_norm == 0.5
     assert report.rank_losses == [2.0, 6.0, None]
     assert (report.supervised, report.tokens, report.positions) == (4, 33, 36)
-    assert (report.squared_lengths, report.memory_bytes, report.stop) == (300, 7, True)
+    assert (report.squared_lengths, report.memory_bytes) == (300, 7)
+    # The first rank's clock counts for all.
+    assert (report.probe_s, report.wants_save, report.wants_probe) == ([0.0, 0.25, 0.5], True, False)
     assert set(report.seconds) == {"data"}
 
 
@@ -112,15 +121,19 @@ def test_numbers_of_all_ranks_are_summed_and_the_worst_is_known():
 
 
 def test_the_rank_whose_loss_is_bad_is_named():
-    from training.step_report import StepReport
-    from training.trainer import _check
-
     config = RunConfig.model_validate({"model": {"name": "m"}, "data": {"train": "d"}})
     numbers = {"supervised": 4, "tokens": 4, "positions": 4, "squared_lengths": 4, "memory_bytes": 1}
     bad = StepReport(
-        loss=math.nan, rank_losses=[1.0, math.nan, None], grad_norm=math.nan, stop=False, seconds={}, **numbers
+        loss=math.nan,
+        rank_losses=[1.0, math.nan, None],
+        grad_norm=math.nan,
+        probe_s=[],
+        wants_save=False,
+        wants_probe=False,
+        seconds={},
+        **numbers,
     )
-    with pytest.raises(UserError, match=r"the loss of step 3 is nan \(rank 1\) and"):
-        _check(bad, 3, config)
-    with pytest.raises(UserError, match=r"the loss of step 3 is 2 and the gradient norm inf"):
-        _check(replace(bad, loss=2.0, rank_losses=[2.0, None], grad_norm=math.inf), 3, config)
+    with pytest.raises(NonFinite, match=r"the loss of step 3 is nan \(rank 1\) and"):
+        check_step(bad, 3, config)
+    with pytest.raises(NonFinite, match=r"the loss of step 3 is 2 and the gradient norm inf"):
+        check_step(replace(bad, loss=2.0, rank_losses=[2.0, None], grad_norm=math.inf), 3, config)

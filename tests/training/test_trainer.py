@@ -1,5 +1,6 @@
 """The sharded trainer against the plainest possible single-process loop, and its own resumed runs."""
 
+import json
 import math
 import os
 import shutil
@@ -163,8 +164,12 @@ def test_a_step_without_supervised_tokens_names_the_step(make_run):
 
 def test_a_loss_that_is_not_finite_stops_all_ranks(make_run):
     run = make_run(training={"max_steps": 30, "learning_rate": 1e300, "warmup_ratio": 0})
-    run.train(2, expect=64)
-    assert "lower training.learning_rate" in run.error()
+    run.train(2, expect=1)
+    for rank in range(2):
+        record = json.loads((run.folder.attempt(1) / "errors" / f"rank-{rank}.json").read_text())
+        assert record["what"] == "nonfinite" and record["step"] == len(run.steps()) + 1
+        assert record["message"].startswith(f"the loss of step {record['step']} is ")
+        assert "lower training.learning_rate" in record["message"]
 
 
 def test_a_world_size_that_does_not_divide_the_batch_is_refused_in_words(make_run):

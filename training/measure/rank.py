@@ -14,10 +14,12 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel
 
 from training import attention
+from training.background_events import BackgroundEventWriter
 from training.data import PackedDataset, check_lengths
 from training.device import collective_backend, use_device
 from training.errors import UserError
-from training.events import EventWriter, Note
+from training.events import Note
+from training.guard.beat import BeatWriter
 from training.isolation import check_isolation
 from training.measure.fit import is_to_shard
 from training.measure.generate import generate_answers, pick_prompts
@@ -46,13 +48,14 @@ class MeasuringRank:
         events: This rank's.
     """
 
-    def __init__(self, folder: RunFolder, events: EventWriter) -> None:
+    def __init__(self, folder: RunFolder, events: BackgroundEventWriter) -> None:
         self.folder = folder
         self.events = events
         self.config = folder.config()
         self.inputs = folder.inputs()
         self.dataset = self.inputs.dataset
         self.settings = Settings.of(self.config)
+        self._beat = BeatWriter.of_this_rank()
 
     def run(self) -> bool:
         """Measure what is asked for and not measured yet; True, since there is nothing to save half-way.
@@ -63,6 +66,7 @@ class MeasuringRank:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         use_device(self.settings.device)
+        self._beat("load", 0)
         dist.init_process_group(collective_backend(self.settings.device), timeout=_COLLECTIVE_TIMEOUT)
         missing = self._missing()
         tasks = load_tasks(self.config.evaluation) if missing else None
@@ -70,6 +74,7 @@ class MeasuringRank:
             measured = self._measure(subject, tasks)
             if dist.get_rank() == 0:
                 save_measured(measured, measured_folder(self.folder, subject.name))
+        self._beat("wait", 0)
         # Nobody leaves before all are done: a launcher may take the first to leave as the end of the job.
         dist.barrier()
         dist.destroy_process_group()
@@ -93,6 +98,7 @@ class MeasuringRank:
 
     def _measure(self, subject: Subject, tasks: Any) -> Measured:
         started = time.monotonic()
+        self._beat("load", 0)
         settings, evaluation = self.settings, self.config.evaluation
         samples = PackedDataset(self.dataset / "heldout.arrow")
         sources = heldout_sources(about(self.dataset), len(samples))
@@ -106,7 +112,7 @@ class MeasuringRank:
             f"measuring the {subject.name} model on {dist.get_world_size()} {settings.device.type} ranks, "
             f"{'sharded over all of them' if is_sharded else 'whole on each'}, in {settings.precision}"
         )
-        told = _Progress(self._say, f"held-out samples of the {subject.name} model", len(samples))
+        told = self._progress(f"held-out samples of the {subject.name} model", len(samples))
         documents = document_losses(model, samples, sources, settings.device, told)
         _check_finite(subject, float(documents.nats.sum()), settings)
         if model.config._attn_implementation == attention.NAME:
@@ -114,7 +120,7 @@ class MeasuringRank:
             model.set_attn_implementation("sdpa")
         tokenizer = AutoTokenizer.from_pretrained(self._tokenizer_folder(subject))
         answers = self._answers(subject, model, tokenizer, is_sharded)
-        passes = _Progress(self._say, f"tasks of the {subject.name} model")
+        passes = self._progress(f"tasks of the {subject.name} model")
         scores = score_tasks(
             model, tokenizer, tasks, evaluation.task_limit, is_sharded=is_sharded, on_pass=passes.count
         )
@@ -151,7 +157,7 @@ class MeasuringRank:
             evaluation.max_new_tokens,
             self.settings.device,
             is_sharded=is_sharded,
-            on_batch=_Progress(self._say, f"answers of the {subject.name} model", len(picked)),
+            on_batch=self._progress(f"answers of the {subject.name} model", len(picked)),
         )
         return tuple(
             Answer(
@@ -165,6 +171,9 @@ class MeasuringRank:
             for one, answer in zip(picked, answers, strict=True)
         )
 
+    def _progress(self, what: str, total: int | None = None) -> "_Progress":
+        return _Progress(self._say, self._beat, what, total)
+
     def _say(self, text: str) -> None:
         if dist.get_rank() == 0:
             print(text, flush=True)
@@ -172,17 +181,22 @@ class MeasuringRank:
 
 
 class _Progress:
-    """A line now and then while a long measurement runs; silence during a short one."""
+    """A beat with every batch, and a line now and then while a long measurement runs."""
 
-    def __init__(self, say: Callable[[str], None], what: str, total: int | None = None) -> None:
+    def __init__(
+        self, say: Callable[[str], None], beat: Callable[[str, int], None], what: str, total: int | None
+    ) -> None:
         self._say = say
+        self._beat = beat
         self._what = what
         self._total = total
         self._done = 0
         self._last_s = time.monotonic()
+        beat("evaluation", 0)
 
     def __call__(self, num_done: int) -> None:
         self._done = num_done
+        self._beat("evaluation", num_done)
         if time.monotonic() - self._last_s >= _PROGRESS_EVERY_S:
             self._last_s = time.monotonic()
             of = "batches" if self._total is None else f"of {self._total:,}"

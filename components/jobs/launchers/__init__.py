@@ -15,6 +15,7 @@ class Ending:
         what: Class of the incident, where the launcher knows it better than the ranks; see `training.events`.
         exit_code: Of the first node that failed, where it is known.
         node: Which one, for people.
+        host: The machine that it ran on.
         evidence: For people: reasons and events, which add to the ranks' own words.
         log: The end of the node's log, for where the ranks left no words.
     """
@@ -22,6 +23,7 @@ class Ending:
     what: str | None = None
     exit_code: int | None = None
     node: str = ""
+    host: str = ""
     evidence: str = ""
     log: str = ""
 
@@ -35,6 +37,9 @@ class Launcher(Protocol):
     forwards_logs: bool
     """Whether what the ranks print shows in this process's output."""
 
+    poll_s: float
+    """Seconds between two looks at the job."""
+
     def submit(self, job: TrainingJob) -> dict[str, object]:
         """Start a job; returns what people may want to know of it, as JSON values."""
         ...
@@ -45,6 +50,10 @@ class Launcher(Protocol):
 
     def waiting(self) -> list[str]:
         """Why the job does not run yet, in the words of what it waits for."""
+        ...
+
+    def lacks_machines(self) -> bool:
+        """Whether a job that starts waits for a machine, and not for what comes after."""
         ...
 
     def report_progress(self, progress: dict[str, object]) -> None:

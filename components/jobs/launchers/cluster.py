@@ -11,6 +11,7 @@ from components.cluster.client import REFUSED_S, TIMEOUT_S, Cluster, patiently
 from components.cluster.errors import ClusterRefused, ClusterUnavailable
 from components.cluster.job_state import (
     Phase,
+    is_unplaced,
     node_rank,
     phase_of,
     pod_end,
@@ -76,6 +77,7 @@ class ClusterLauncher:
     """
 
     forwards_logs = True
+    poll_s = 0.3
 
     def __init__(self, cluster: Cluster, kind: str) -> None:
         self.name = kind
@@ -198,6 +200,11 @@ class ClusterLauncher:
         assert self._watch is not None
         reasons = [reason for pod in self._watch.present() if (reason := why_waiting(pod))]
         return reasons or self._warnings()
+
+    def lacks_machines(self) -> bool:
+        """Whether the scheduler has found no machine for a pod."""
+        assert self._watch is not None
+        return any(is_unplaced(pod) for pod in self._watch.present())
 
     def report_progress(self, progress: dict[str, object]) -> None:
         """Annotate the job with the newest step, now and then; only `shardline status` misses it if that fails."""

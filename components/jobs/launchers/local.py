@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,12 @@ from components.jobs.incident import tail
 from components.jobs.job import TrainingJob
 from components.jobs.launchers import Ending
 from training.config import one_node_only
-from training.errors import UserError
+from training.errors import EXIT_INTERRUPTED, UserError
+from training.guard.place import host_name
 from training.processes import die_with_parent
+
+_STAY_S = 60
+"""How long a node whose ranks have failed waits for what is decided."""
 
 _STOP_GRACE_S = 330.0
 """After SIGTERM the ranks finish their step and save; past this, SIGKILL. Longer than the node's own grace."""
@@ -28,10 +33,12 @@ class LocalLauncher:
 
     name = "local"
     forwards_logs = False
+    poll_s = 0.1
 
     def __init__(self) -> None:
         self._log: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_asked = False
 
     def submit(self, job: TrainingJob) -> dict[str, object]:
         """Start the node's process; its output goes to the attempt's `node.log`."""
@@ -41,6 +48,7 @@ class LocalLauncher:
         env = {
             **os.environ,
             "SHARDLINE_ATTEMPT": str(job.attempt),
+            "SHARDLINE_STAY_S": str(_STAY_S),
             "PET_NNODES": "1",
             "PET_NPROC_PER_NODE": str(job.procs_per_node),
             "PET_RDZV_BACKEND": "c10d",
@@ -79,6 +87,10 @@ class LocalLauncher:
         """A process waits for nothing."""
         return []
 
+    def lacks_machines(self) -> bool:
+        """It has the one that it runs on."""
+        return False
+
     def report_progress(self, progress: dict[str, object]) -> None:
         """The terminal reads the event stream itself."""
 
@@ -86,10 +98,14 @@ class LocalLauncher:
         """The node's exit code, 128 + n for signal n, and the end of its log."""
         assert self._process is not None and self._log is not None, "ending() before submit()"
         code = self._process.poll()
-        return Ending(exit_code=code if code is None or code >= 0 else 128 - code, log=tail(self._log))
+        code = code if code is None or code >= 0 else 128 - code
+        # Who stops the machine asks all of its processes to leave.
+        what = "preempted" if code == EXIT_INTERRUPTED and not self._is_asked else None
+        return Ending(what=what, exit_code=code, host=host_name(), log=tail(self._log))
 
     def stop(self) -> None:
         """SIGTERM, wait for the ranks to save, then SIGKILL whatever is left."""
+        self._is_asked = True
         if self._process is not None:
             if self._process.poll() is None:
                 _terminate(psutil.Process(self._process.pid))
@@ -123,6 +139,10 @@ def _terminate(node: psutil.Process) -> None:
     try:
         ranks = node.children(recursive=True)
         node.terminate()
+        # A process that was stopped hears of it only when it goes on.
+        for process in (node, *ranks):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGCONT)
         _, alive = psutil.wait_procs([node, *ranks], timeout=_STOP_GRACE_S)
     except psutil.NoSuchProcess:
         return

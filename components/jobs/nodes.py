@@ -1,0 +1,59 @@
+"""Tells which nodes of an attempt live: those whose heartbeat in the run's folder goes on."""
+
+import time
+from collections.abc import Mapping
+
+from training.guard.place import Place, read_places
+from training.heartbeat import Watch
+from training.run_folder import RunFolder
+
+_BEAT_S = 2.0
+"""Between two beats of a node."""
+
+
+class NodeWatch:
+    """Watches the heartbeats of one attempt's nodes, by this process's own clock.
+
+    Args:
+        folder: The run's.
+        number: The attempt's.
+        num_nodes: Of the attempt.
+        known: Nodes that ran an attempt before in the same place; the others count once they have begun.
+    """
+
+    def __init__(self, folder: RunFolder, number: int, num_nodes: int, known: Mapping[int, Place]) -> None:
+        self.places = dict(known)
+        self._folder = folder
+        self._attempt = folder.attempt(number)
+        self._here: set[int] = set()
+        self._watches = {
+            node: Watch(folder.launcher_heartbeat.with_name(f"node-{node}")) for node in range(num_nodes)
+        }
+        self._silent: dict[int, float] = {}
+        self._since = dict.fromkeys(known, time.monotonic())
+
+    def look(self) -> bool:
+        """Look at all heartbeats; whether one has changed since the last look."""
+        if len(self._here) < len(self._watches):
+            for node, place in read_places(self._attempt).items():
+                if node not in self._here:
+                    self._here.add(node)
+                    self.places[node] = place
+                    self._since.setdefault(node, time.monotonic())
+        before, self._silent = self._silent, {n: watch.silent_s() for n, watch in self._watches.items()}
+        return any(silent < before.get(node, 0.0) for node, silent in self._silent.items())
+
+    def lost(self, timeout_s: float) -> dict[int, Place]:
+        """Nodes of which nothing was heard for so long, and with them those that fell silent at the same time."""
+        silent = {node: self._silence(node) for node in self.places if node in self._watches}
+        if max(silent.values(), default=0.0) < timeout_s:
+            return {}
+        together = max(timeout_s - 1.5 * _BEAT_S, timeout_s / 2)
+        return {node: self.places[node] for node, seconds in silent.items() if seconds >= together}
+
+    def lives(self, node: int, since: float) -> bool:
+        """Whether a node was heard of after a time of the monotonic clock."""
+        return time.monotonic() - self._silent.get(node, 0.0) > since
+
+    def _silence(self, node: int) -> float:
+        return min(self._silent.get(node, 0.0), time.monotonic() - self._since[node])

@@ -1,0 +1,117 @@
+"""A node's process over real ranks: restarts in place, hangs, stops."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from training.events import RanksEnded, TrainStep, read_events
+from training.guard.beat import read_beats
+from training.guard.place import read_places
+from training.orders import Orders
+
+LONG = {"training": {"max_steps": 100_000}, "checkpoint": {"every_steps": 20}}
+
+
+def eventually(condition, timeout=60.0):
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come in time"
+        time.sleep(0.05)
+    return found
+
+
+def steps(run, attempt=1):
+    return [e for e in read_events(run.folder.events) if isinstance(e, TrainStep) and e.attempt == attempt]
+
+
+def ended(run):
+    return [event for event in read_events(run.folder.events) if isinstance(event, RanksEnded)]
+
+
+def ranks_of(node):
+    """Pid of every rank, by its number."""
+    import pathlib
+
+    (beats,) = [p for p in pathlib.Path("/dev/shm").glob("shardline-beats-*") if _belongs(p, node.pid)]
+    return {beat.rank: beat.pid for beat in read_beats(beats)}
+
+
+def _belongs(beats, node):
+    return any(node in {p.pid for p in psutil.Process(beat.pid).parents()} for beat in read_beats(beats))
+
+
+@pytest.fixture
+def start(make_run):
+    nodes = []
+
+    def start(name="run", num_ranks=2, stay_s=60, **sections):
+        run = make_run(name, **{**LONG, **sections})
+        node = run.popen(num_ranks, SHARDLINE_STAY_S=str(stay_s))
+        nodes.append(node)
+        eventually(lambda: len(steps(run)) > 2 or node.poll() is not None)
+        assert node.poll() is None, node.communicate()[0]
+        return run, node
+
+    yield start
+    for node in nodes:
+        for process in [*psutil.Process(node.pid).children(recursive=True)] if node.poll() is None else []:
+            process.kill()
+        node.kill()
+        node.communicate()
+
+
+def test_a_killed_rank_is_told_at_once_and_its_node_starts_the_next_attempt_in_place(start):
+    run, node = start()
+    eventually(lambda: list(run.folder.checkpoints.glob("step-*")))
+    os.kill(ranks_of(node)[1], signal.SIGKILL)
+    killed = time.time()
+    (event,) = eventually(lambda: ended(run))
+    assert (event.rank, event.exit_code, event.what, event.node) == (1, -9, None, 0)
+    assert event.time - killed < 1.5 and event.source == "node-0"
+    place = read_places(run.folder.attempt(1))[0]
+    assert (place.ranks, place.pid, place.host) == ((0, 1), node.pid, event.host)
+    Orders(run.folder.job_path).give(2)
+    first = eventually(lambda: steps(run, 2))[0]
+    assert first.step > 1, "it goes on from a checkpoint"
+    assert node.poll() is None
+    # An order while ranks run ends them without a grace.
+    Orders(run.folder.job_path).give(3)
+    eventually(lambda: steps(run, 3))
+    node.send_signal(signal.SIGTERM)
+    assert node.wait(timeout=30) == 143
+    last = steps(run, 3)[-1].step
+    assert (run.folder.checkpoints / f"step-{last:08d}" / "manifest.json").is_file(), "a stop saves"
+    assert ended(run)[-1].what == "preempted"
+
+
+def test_a_stopped_rank_is_found_named_and_killed_after_its_stacks_were_taken(start):
+    run, node = start(stay_s=0, resilience={"hang_timeout_s": 3})
+    pids = ranks_of(node)
+    os.kill(pids[1], signal.SIGSTOP)
+    (event,) = eventually(lambda: ended(run))
+    assert (event.what, event.rank, event.beat) == ("hang", 1, -1), event
+    assert "resilience.hang_timeout_s is 3" in event.evidence and "its process is stopped" in event.evidence
+    assert node.wait(timeout=30) == 137
+    assert not any(psutil.pid_exists(pid) for pid in pids.values())
+    stacks = run.folder.attempt(1) / "stacks"
+    assert "trainer.py" in (stacks / "rank-0.txt").read_text(), "by its own words"
+    stopped = (stacks / "rank-1.txt").read_text()
+    assert "stopped" in stopped and ("trainer.py" in stopped or "no stacks" in stopped), stopped
+
+
+def test_a_node_that_is_told_nothing_leaves_with_the_exit_code_of_its_rank(start):
+    run, node = start(stay_s=1)
+    os.kill(ranks_of(node)[0], signal.SIGKILL)
+    assert node.wait(timeout=30) == 137
+    assert ended(run)[0].rank == 0
+
+
+def test_ranks_do_not_outlive_a_node_that_is_killed(start):
+    _, node = start()
+    family = psutil.Process(node.pid).children(recursive=True)
+    node.kill()
+    gone, alive = psutil.wait_procs(family, timeout=30)
+    assert len(gone) >= 3 and not alive

@@ -1,0 +1,121 @@
+"""Reading every checkpoint back after it was written, beside the training."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from training.checkpoint import folders
+from training.checkpoint.background import Background
+from training.checkpoint.groups import disk_group
+from training.checkpoint.manifest import Manifest, read_manifest
+from training.checkpoint.verify import Stopped, damaged_files, shares
+from training.store import remove
+
+_CLOSE_S = 15.0
+"""How long the end of a run waits for a reading that was told to stop: on a disk that works, a block is read by
+then."""
+
+
+class Verifier:
+    """Verifies checkpoints in a thread of its own, all ranks together, and removes those that are old.
+
+    Args:
+        folder: The run's checkpoints.
+        keep: How many stay. An older one is removed only when the newest was found whole.
+        timeout_s: After so many seconds, the disk counts as hung.
+        on_damaged: Called on rank 0 with the name of one that was damaged, and its files that are.
+        on_hung: Called with what hangs.
+        on_return: Called when that ends after all, with the seconds that it took.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        timeout_s: float,
+        on_damaged: Callable[[str, list[str]], None],
+        on_hung: Callable[[str], None],
+        on_return: Callable[[str, float], None],
+    ) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._timeout_s = timeout_s
+        self._on_damaged = on_damaged
+        self._group = disk_group()
+        self._stopped = threading.Event()
+        self._verified = 0
+        self._background = Background("verify", _be_modest, timeout_s, on_hung, on_return)
+
+    def verify_newest(self) -> None:
+        """Verify the newest checkpoint, in the background. Collective: every rank calls it equally often."""
+        self._background.submit("verifying a checkpoint", self._verify_newest)
+
+    def close(self, *, finish: bool) -> None:
+        """End the thread's work, so that nothing reads what is removed next. Collective.
+
+        Args:
+            finish: Wait until all is verified, for as long as a disk may take.
+        """
+        if finish:
+            self._background.wait(self._timeout_s)
+        self._stopped.set()
+        self._background.wait(_CLOSE_S)
+
+    def _verify_newest(self) -> None:
+        found: list[tuple[str, Manifest | None] | None] = [self._look() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(found, src=0, group=self._group)
+        if found[0] is None:
+            return
+        name, manifest = found[0]
+        checkpoint = self._folder / name
+        answers: list[list[str] | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(answers, self._damaged_of_share(checkpoint, manifest), group=self._group)
+        if dist.get_rank() != 0 or any(answer is None for answer in answers):
+            return
+        if damaged := [file for answer in answers for file in answer or []]:
+            folders.quarantine(checkpoint)
+            self._on_damaged(name, damaged)
+        else:
+            self._verified = folders.step_of(checkpoint) or 0
+            self._retain()
+
+    def _look(self) -> tuple[str, Manifest | None] | None:
+        """The newest checkpoint that was not verified yet; several may have been written meanwhile."""
+        if self._stopped.is_set() or folders.newest_step(self._folder) <= self._verified:
+            return None
+        newest = folders.checkpoints(self._folder)[-1]
+        return newest.name, read_manifest(newest)
+
+    def _damaged_of_share(self, checkpoint: Path, manifest: Manifest | None) -> list[str] | None:
+        """Of this rank's share of the files; None if it was stopped."""
+        if manifest is None:
+            return ["manifest.json"] if dist.get_rank() == 0 else []
+
+        def go_on(num_bytes: int) -> None:
+            if self._stopped.is_set():
+                raise Stopped
+
+        names = shares(manifest.files, dist.get_world_size())[dist.get_rank()]
+        try:
+            return damaged_files(checkpoint, manifest.files, names, go_on)
+        except Stopped:
+            return None
+
+    def _retain(self) -> None:
+        settled = [path for path in folders.checkpoints(self._folder) if _step(path) <= self._verified]
+        for old in settled[: -self._keep]:
+            remove(old)
+
+
+def _step(path: Path) -> int:
+    return folders.step_of(path) or 0
+
+
+def _be_modest() -> None:
+    """Leave the cores to the training: on Linux every thread has a priority of its own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -1,0 +1,65 @@
+"""Comparing a checkpoint's files with their checksums, shared by the ranks."""
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from training.checkpoint.manifest import FileEntry
+
+_BLOCK = 4 * 2**20
+"""Bytes read at once: reading and hashing hold no lock of Python's, and what is between them does."""
+
+
+class Stopped(Exception):
+    """The verification was not finished, because nobody waits for it any more."""
+
+
+def shares(files: Mapping[str, FileEntry], num: int) -> list[list[str]]:
+    """Divide files into `num` shares of about the same number of bytes; the same on every rank."""
+    parts: list[list[str]] = [[] for _ in range(num)]
+    sizes = [0] * num
+    for name in sorted(files, key=lambda name: (-files[name].bytes, name)):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(name)
+        sizes[smallest] += files[name].bytes
+    return parts
+
+
+def damaged_files(
+    folder: Path,
+    files: Mapping[str, FileEntry],
+    names: Sequence[str],
+    on_read: Callable[[int], None] = lambda num_bytes: None,
+) -> list[str]:
+    """Names of the files that are missing, cannot be read, or are not what was written.
+
+    Args:
+        folder: The checkpoint.
+        files: What its manifest says.
+        names: Which of them to read.
+        on_read: Called with the bytes of every block that was read; what it raises ends the reading.
+    """
+    return [name for name in names if not _holds(folder / name, files[name], on_read)]
+
+
+def _holds(path: Path, entry: FileEntry, on_read: Callable[[int], None]) -> bool:
+    try:
+        if not path.is_file() or path.stat().st_size != entry.bytes:
+            return False
+        return read_back(path, on_read) == entry.sha256
+    except OSError:
+        return False
+
+
+def read_back(path: Path, on_read: Callable[[int], None] = lambda num_bytes: None) -> str:
+    """SHA-256 of a file as it is on the disk, in hex, and not as this host's memory still has it."""
+    found = hashlib.sha256()
+    buffer = memoryview(bytearray(_BLOCK))
+    with path.open("rb", buffering=0) as file:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while count := file.readinto(buffer):
+            found.update(buffer[:count])
+            on_read(count)
+    return found.hexdigest()

@@ -1,0 +1,293 @@
+"""One attempt on this node: its checks, its ranks, and how they ended."""
+
+import json
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from types import FrameType
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import registry as rendezvous
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, parse_args
+
+from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NODE_SUSPECT
+from training.events import Alert, EventWriter, RanksEnded, Span
+from training.exporter import serve_metrics
+from training.guard.agent import RankAgent
+from training.guard.beat import FOLDER_VARIABLE
+from training.guard.guard import Guard, kill
+from training.guard.links import LinkWatch, Responder
+from training.guard.memory import oom_kills
+from training.guard.notice import NoticeWatch, aws_notice
+from training.guard.place import Place, host_name, own_address, read_places, write_place
+from training.guard.stacks import flight_recorder_env
+from training.heartbeat import Heartbeat
+from training.orders import Orders
+from training.run_folder import RunFolder
+from training.store import write_atomically
+from training.system_metrics import SystemMetrics
+
+_SAVE_GRACE_S = 300
+"""How long ranks may take to save after SIGTERM before they are killed. A pod's grace period, where shorter,
+ends it sooner."""
+
+_BEAT_S = 2.0
+
+_LOOK_S = 0.2
+
+
+class NodeAttempt:
+    """Runs the ranks of one attempt on this node.
+
+    Args:
+        run: The run, seen from the job.
+        number: Of the attempt.
+        node: This node's number.
+    """
+
+    def __init__(self, run: RunFolder, number: int, node: int) -> None:
+        self.run = run
+        self.number = number
+        self.node = node
+        self.folder = run.attempt(number)
+        self.config = run.config()
+        self.host = host_name()
+        self._source = f"{run.node_prefix}{node}"
+        self._pids: dict[int, int] = {}
+        self._guard: Guard | None = None
+        self._notice: str | None = None
+
+    def run_ranks(self) -> int:
+        """Run them to their end.
+
+        Returns:
+            The exit code of the node; what made it one that is not 0 is in the event stream.
+        """
+        _forget(self.folder / "errors", f"node-{self.node}.json")
+        launch = self._launch_config()
+        kills = oom_kills()
+        with (
+            tempfile.TemporaryDirectory(prefix="shardline-beats-", dir=_memory_disk()) as beats,
+            self._events() as events,
+            Heartbeat(self.run.launcher_heartbeat.with_name(f"node-{self.node}"), _BEAT_S),
+            self._metrics(),
+            self._watches(events) as responder,
+        ):
+            try:
+                self._check(events)
+                failure = self._meet_and_run(launch, Path(beats), responder.port, events)
+            except _Unfit as unfit:
+                events.write(self._ended("node_suspect", evidence=str(unfit), exit_code=EXIT_NODE_SUSPECT))
+                return EXIT_NODE_SUSPECT
+            except SignalException:
+                events.write(self._ended("preempted", evidence=self._notice or "", exit_code=EXIT_INTERRUPTED))
+                return EXIT_INTERRUPTED
+            if failure is None:
+                return 0
+            events.write(self._judge(*failure, has_oom_kill=oom_kills() > kills))
+            return _exit_code(failure[1])
+
+    def _launch_config(self) -> LaunchConfig:
+        """What PET_* variables say, as torchrun reads them."""
+        # The second has a level of its own, at which it would explain OMP_NUM_THREADS on every node.
+        for name in ("torch.distributed", "torch.distributed.run"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        # Or torchrun leaves an empty folder in the temporary one.
+        arguments = [f"--log-dir={self.folder / 'logs'}", "-m", "training.worker", str(self.run.job_path)]
+        config, _, _ = config_from_args(parse_args(arguments))
+        return config
+
+    def _check(self, events: EventWriter) -> None:
+        if not self.config.resilience.health_checks:
+            return
+        # TODO health
+
+    def _meet_and_run(
+        self, launch: LaunchConfig, beats: Path, port: int, events: EventWriter
+    ) -> tuple[int, int] | None:
+        """Meet the other nodes and run the ranks; the first that failed and its exit code, None if none did."""
+        endpoint = launch.rdzv_endpoint
+
+        def before_start(envs: dict[int, dict[str, str]]) -> None:
+            events.write(Span(name="rendezvous", phase="end", seconds=time.monotonic() - met))
+            _stop_ranks_once()
+            for rank in envs:
+                _forget(self.folder / "errors", f"rank-{rank}.json")
+            address = launch.local_addr or own_address(endpoint)
+            place = Place(self.node, self.host, address, port, os.getpid(), tuple(envs))
+            write_place(self.folder, place)
+            recorder = flight_recorder_env(beats, self.folder / "stacks")
+            for env in envs.values():
+                env |= {FOLDER_VARIABLE: str(beats), "SHARDLINE_ATTEMPT": str(self.number), **recorder}
+
+        def started(pids: dict[int, int]) -> None:
+            self._pids = pids
+            limits = self.config.resilience
+            stacks = self.folder / "stacks"
+            self._guard = Guard(pids, beats, stacks, step_s=limits.hang_timeout_s, other_s=limits.stall_timeout_s)
+            self._guard.start()
+
+        # Every attempt meets anew: what the store of the rendezvous knows of the one before is of no use.
+        parameters = RendezvousParameters(
+            backend=launch.rdzv_backend,
+            endpoint=endpoint,
+            run_id=f"{launch.run_id}-{self.number}",
+            min_nodes=launch.min_nodes,
+            max_nodes=launch.max_nodes,
+            local_addr=launch.local_addr,
+            **launch.rdzv_configs,
+        )
+        handler = rendezvous.get_rendezvous_handler(parameters)
+        spec = WorkerSpec(
+            role="rank",
+            local_world_size=launch.nproc_per_node,
+            rdzv_handler=handler,
+            entrypoint="training.worker",
+            max_restarts=0,
+            monitor_interval=0.1,
+            local_addr=launch.local_addr,
+        )
+        agent = RankAgent(spec, self.run.job_path, self.folder / "logs", _SAVE_GRACE_S, before_start, started)
+        met = time.monotonic()
+        events.write(Span(name="rendezvous", phase="start"))
+        try:
+            result = agent.run()
+        finally:
+            if self._guard is not None:
+                self._guard.stop()
+        handler.shutdown()
+        if not result.is_failed():
+            return None
+        first, code = _first_failure({rank: f.exitcode for rank, f in result.failures.items()})
+        record = {"time": time.time(), "rank": first, "exit_code": code}
+        write_atomically(self.folder / "errors" / f"node-{self.node}.json", json.dumps(record))
+        return first, code
+
+    def _judge(self, rank: int, code: int, *, has_oom_kill: bool) -> RanksEnded:
+        hang = self._guard.hang if self._guard else None
+        if hang is not None:
+            ended = self._ended("hang", hang.rank, code, hang.sentence)
+            return ended.model_copy(update={"beat": -1 if hang.is_stopped else hang.beat})
+        if has_oom_kill and code == -signal.SIGKILL:
+            return self._ended(
+                "oom", rank, code, f"the kernel killed rank {rank}: the memory of its group is used up"
+            )
+        if code == EXIT_INTERRUPTED and self._notice:
+            return self._ended("preempted", rank, code, self._notice)
+        return self._ended(None, rank, code)
+
+    def _ended(
+        self, what: str | None, rank: int | None = None, exit_code: int | None = None, evidence: str = ""
+    ) -> RanksEnded:
+        return RanksEnded(
+            node=self.node, host=self.host, what=what, rank=rank, exit_code=exit_code, evidence=evidence
+        )
+
+    @contextmanager
+    def _events(self) -> Iterator[EventWriter]:
+        events = EventWriter(self.run.events, self._source, self.number)
+        try:
+            yield events
+        finally:
+            events.close()
+
+    @contextmanager
+    def _metrics(self) -> Iterator[None]:
+        # Of the training alone: an evaluation's node would show its last figures as if they were new.
+        serves = self.run.purpose == "training" and self.node == 0
+        with (
+            serve_metrics(self.run, self.number) if serves else nullcontext(),
+            SystemMetrics(self.run.events, self._source, self.number, disk=self.run.root),
+        ):
+            yield
+
+    @contextmanager
+    def _watches(self, events: EventWriter) -> Iterator[Responder]:
+        """What goes on beside the ranks: answers to peers, looks at the network, for notices and for orders."""
+
+        def slow(place: Place, problem: str) -> None:
+            text = f"the link from {self.host} to {place.host} is slow: {problem}"
+            events.write(Alert(what="slow_link", host=place.host, node=place.node, text=text))
+
+        def leave(notice: str) -> None:
+            self._notice = notice
+            events.write(Alert(what="preemption", host=self.host, node=self.node, text=notice))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        responder = Responder()
+        links = LinkWatch(self.node, lambda: read_places(self.folder), slow)
+        watches: list[LinkWatch | NoticeWatch] = [links]
+        if self.config.resilience.preemption_notice == "aws":
+            watches.append(NoticeWatch(aws_notice, leave))
+        over = threading.Event()
+        orders = threading.Thread(target=self._obey, args=(over,), name="orders", daemon=True)
+        responder.start()
+        orders.start()
+        for watch in watches:
+            watch.start()
+        try:
+            yield responder
+        finally:
+            over.set()
+            for watch in watches:
+                watch.stop()
+            responder.stop()
+
+    def _obey(self, over: threading.Event) -> None:
+        """End the ranks once another attempt is ordered."""
+        orders = Orders(self.run.job_path)
+        while not over.wait(_LOOK_S):
+            if orders.attempt() > self.number:
+                kill(self._pids)
+
+
+class _Unfit(Exception):
+    """This machine did not pass its checks."""
+
+
+def _first_failure(codes: dict[int, int]) -> tuple[int, int]:
+    """The rank that failed first: rather one that was killed than one that was left without its peer."""
+
+    def order(rank: int) -> tuple[bool, bool, int]:
+        code = codes[rank]
+        return (code in (-signal.SIGTERM, EXIT_INTERRUPTED), code > 0, rank)
+
+    first = min(codes, key=order)
+    return first, codes[first]
+
+
+def _exit_code(code: int) -> int:
+    return 128 - code if code < 0 else code or EXIT_FAILED
+
+
+def _stop_ranks_once() -> None:
+    """From here on, pass the first SIGTERM on to the ranks, and ignore those after it.
+
+    The death of a launcher comes as several: Linux signals once more with each of its threads.
+    """
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        signal.signal(signum, lambda *_: None)
+        raise SignalException("told to stop", sigval=signal.Signals(signum))
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _forget(folder: Path, name: str) -> None:
+    """Remove what an earlier start of this attempt says of its end: a queue may have suspended and resumed it."""
+    with suppress(OSError):
+        (folder / name).unlink()
+
+
+def _memory_disk() -> str | None:
+    """A folder in memory, where there is one."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
