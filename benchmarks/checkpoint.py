@@ -1,13 +1,18 @@
-"""How long an asynchronous checkpoint holds training up, as a share of a synchronous one.
+"""How long an asynchronous checkpoint holds training up, and whether verifying one slows training down.
 
-The state is copied while the next step computes, so that step counts: its time beyond that of a step without a
-save is part of the stall, with all that the copy and the writing take from the step.
+A save's stall is a share of a synchronous save. The state is copied while the next step computes, so that step
+counts: its time beyond that of a step without a save is told beside it. Verification is compared over steps with
+and without one that goes on, in turn; it never ends here, so no step is without its part of it.
 """
 
+import contextlib
 import json
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -15,14 +20,21 @@ from benchmarks.engine import on_ranks, repetitions, seconds, train_steps, train
 from benchmarks.figure import Figure
 from benchmarks.options import Options
 from benchmarks.workload import quickstart_work
-from training.checkpoint import Checkpointer
+from training.checkpoint import checkpoints
+from training.checkpoint.checkpointer import Checkpointer
+from training.checkpoint.manifest import read_manifest
+from training.checkpoint.verify import Stopped, be_modest, damaged_files, shares
 from training.run_folder import RunFolder
+from training.trainer import Trainer
 
 _RESULT = "checkpoint.json"
 
+_SLOWER_BY_VERIFYING = 1.05
+"""A step beside a verification that goes on may take so many times as long as one without, on the same cores."""
+
 
 def measure(options: Options) -> list[Figure]:
-    """Save in both ways, in turn.
+    """Save in both ways, in turn, and step with and without a verification, in turn.
 
     The stall is for how long training is held up: by the call, and before the next update, until the state is
     copied. Where the same cores copy, write and compute, the next step is slower too, which is told beside it.
@@ -37,6 +49,12 @@ def measure(options: Options) -> list[Figure]:
         Figure(f"{prefix}.stall_s", [each["stall"] for each in rounds]),
         Figure(f"{prefix}.next_step_slower_s", [each["slower"] for each in rounds]),
         Figure(f"{prefix}.stall_share", [each["stall"] / each["synchronous"] for each in rounds], at_most=0.10),
+        Figure(f"{prefix}.verified_gib_per_step", [each["verified_gib"] for each in rounds]),
+        Figure(
+            f"{prefix}.step_while_verifying_over_plain",
+            [each["verifying"] / each["quiet"] for each in rounds],
+            at_most=_SLOWER_BY_VERIFYING,
+        ),
     ]
 
 
@@ -46,38 +64,83 @@ def main(run_folder: str) -> None:
     with trainer_of(folder) as trainer:
         # Moments exist from the first step on.
         train_steps(trainer, 0, 1)
-        settings = folder.config().checkpoint
-        kinds = {
-            name: Checkpointer(
-                folder.checkpoints / name,
-                trainer.model,
-                trainer.optimizer,
-                {},
-                settings.model_copy(update={"asynchronous": name == "stall", "keep": 1}),
-                attempt=1,
-            )
-            for name in ("synchronous", "stall")
-        }
-        rounds = []
-        # The first of each is not counted.
-        for number in range(repetitions() + 1):
-            background, plain = kinds["stall"], seconds(partial(train_steps, trainer, 0, 1))
-            waits: list[float] = []
-
-            def wait_for_copy(background: Checkpointer = background, waits: list[float] = waits) -> None:
-                started = time.perf_counter()
-                background.wait_for_copy()
-                waits.append(time.perf_counter() - started)
-
-            stall = seconds(partial(background.save, number + 1))
-            step = seconds(partial(train_steps, trainer, 0, 1, wait_for_copy))
-            # What is written in the background must not slow down what is measured next.
-            background.wait()
-            synchronous = seconds(partial(kinds["synchronous"].save, number + 1))
-            slower = step - plain - sum(waits)
-            rounds.append({"stall": stall + sum(waits), "slower": slower, "synchronous": synchronous})
+        # The first round is not counted.
+        rounds = [
+            {**_save_in_both_ways(trainer, folder, number + 1), **_step_while_verifying(trainer, folder)}
+            for number in range(repetitions() + 1)
+        ]
         if dist.get_rank() == 0:
             (folder.path / _RESULT).write_text(json.dumps(rounds[1:]))
+
+
+def _save_in_both_ways(trainer: Trainer, folder: RunFolder, number: int) -> dict[str, float]:
+    plain = seconds(partial(train_steps, trainer, 0, 1))
+    waits: list[float] = []
+    with _checkpointer(trainer, folder, asynchronous=True) as background:
+
+        def wait_for_copy() -> None:
+            started = time.perf_counter()
+            background.wait_for_copy()
+            waits.append(time.perf_counter() - started)
+
+        stall = seconds(partial(background.save, number))
+        step = seconds(partial(train_steps, trainer, 0, 1, wait_for_copy))
+    with _checkpointer(trainer, folder, asynchronous=False) as blocking:
+        synchronous = seconds(partial(blocking.save, number))
+    return {"stall": stall + sum(waits), "slower": step - plain - sum(waits), "synchronous": synchronous}
+
+
+@contextlib.contextmanager
+def _checkpointer(trainer: Trainer, folder: RunFolder, *, asynchronous: bool) -> Iterator[Checkpointer]:
+    """One whose work in the background is over at the end, so that it slows down nothing that comes after."""
+    changes = {"asynchronous": asynchronous, "keep": 1, "keep_after_finish": True}
+    checkpointer = Checkpointer(
+        folder.checkpoints / ("stall" if asynchronous else "synchronous"),
+        trainer.model,
+        trainer.optimizer,
+        {},
+        folder.config().checkpoint.model_copy(update=changes),
+        attempt=1,
+    )
+    yield checkpointer
+    checkpointer.wait()
+    checkpointer.close(finished=True)
+
+
+def _step_while_verifying(trainer: Trainer, folder: RunFolder) -> dict[str, float]:
+    step = partial(train_steps, trainer, 0, 1)
+    quiet = seconds(step)
+    (checkpoint,) = checkpoints(folder.checkpoints / "synchronous")
+    read: list[int] = []
+    with _verification(checkpoint, read):
+        verifying = seconds(step)
+    return {"quiet": quiet, "verifying": verifying, "verified_gib": sum(read) / 2**30}
+
+
+@contextlib.contextmanager
+def _verification(checkpoint: Path, read: list[int]) -> Iterator[None]:
+    """Let this rank verify its share of a checkpoint again and again, as after a save."""
+    manifest = read_manifest(checkpoint)
+    assert manifest is not None
+    files, mine = manifest.files, shares(manifest.files, dist.get_world_size())[dist.get_rank()]
+    over = threading.Event()
+
+    def go_on(num_bytes: int) -> None:
+        read.append(num_bytes)
+        if over.is_set():
+            raise Stopped
+
+    def work() -> None:
+        be_modest()
+        with contextlib.suppress(Stopped):
+            while True:
+                assert damaged_files(checkpoint, files, mine, go_on) == []
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    over.set()
+    thread.join()
 
 
 if __name__ == "__main__":

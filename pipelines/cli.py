@@ -13,11 +13,13 @@ if Path(sys.argv[0]).name == "shardline":
 
 import typer
 
+from pipelines.doctor import doctor
 from pipelines.jobs import commands as job_commands
 from pipelines.kubeflow import commands as kubeflow_commands
 from pipelines.options import OverrideOption, RecipeArgument
 from pipelines.preview import preview
 from pipelines.registry import commands as registry_commands
+from pipelines.timeline import timeline
 from training.errors import EXIT_INVALID, UserError
 
 app = typer.Typer(
@@ -127,10 +129,12 @@ def config(
 
 
 app.command()(preview)
+app.command()(doctor)
 app.command()(kubeflow_commands.submit)
 app.command()(kubeflow_commands.schedule)
 app.command()(job_commands.render)
 app.command()(job_commands.status)
+app.command()(timeline)
 app.command()(job_commands.logs)
 app.command()(job_commands.stop)
 app.command()(registry_commands.versions)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from kfp import dsl, kubernetes
 
+from components.check_nodes.component import check_nodes as check_nodes_step
 from components.download_model.component import download_model as download_model_step
 from components.evaluate.component import evaluate as evaluate_step
 from components.preflight.component import preflight as preflight_step
@@ -137,8 +138,10 @@ def finetune(
             _with_secret(downloaded, secret, (*_HUB, *_OBJECT_STORE))
             tokenized = _on_store(tokenize_dataset_step(store=store, run=name), store_claim)
             _with_secret(tokenized, secret, (*_HUB, *_OBJECT_STORE))
+            checked = _on_store(check_nodes_step(store=store, run=name, job=job), store_claim)
+            checked.set_retry(_RESTARTS, backoff_duration="30s")
             trained = _on_store(train_step(store=store, run=name, job=job), store_claim)
-            trained.after(downloaded, tokenized).set_retry(_RESTARTS, backoff_duration="30s")
+            trained.after(downloaded, tokenized, checked).set_retry(_RESTARTS, backoff_duration="30s")
             _with_secret(trained, secret, _TRACKING)
             evaluated = _on_store(evaluate_step(store=store, run=name, job=job), store_claim).after(trained)
             evaluated.set_retry(_RESTARTS, backoff_duration="30s")

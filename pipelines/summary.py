@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.markup import escape
 
 from training.errors import EXIT_INTERRUPTED, UserError
 from training.history import History, read_history
+from training.ledger import Ledger, goodput_line
 from training.run_folder import RunFolder
 from training.store import MANIFEST
 
@@ -33,6 +35,7 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
         say("Stopped. The same command goes on from here.")
         return
     if code != 0:
+        _print_goodput(folder, say)
         log = max((folder.path / "pipeline").glob("*/pipeline.log"), default=None)
         say(f"The run did not finish. What is done is kept; the whole output is in {escape(str(log))}")
         return
@@ -43,6 +46,7 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
     say("")
     if history.steps:
         say(f"Training    {_training(history)}")
+    _print_goodput(folder, say)
     if history.heldout:
         say(f"Held-out    {_heldout(history)}")
     if base and tuned:
@@ -53,11 +57,19 @@ def print_summary(console: Console, store: Path, run: str, code: int) -> None:
     if (statistics := _statistics(folder)) is not None:
         say(f"Data        {escape(str(statistics))}")
     say(f"Report      {escape(str(folder.evaluation / 'report.html'))}")
+    if folder.timeline.is_file():
+        say(f"Timeline    {escape(str(folder.timeline))}")
     if (folder.model / MANIFEST).is_file():
         say(f"Model       {escape(str(folder.model))}")
     if registered:
         say(f"Registered  {escape(str(registered['name']))} version {registered['version']}")
         say(f"Browse      {escape(_browse(registered['tracking_uri']))}")
+
+
+def _print_goodput(folder: RunFolder, say: Callable[[str], None]) -> None:
+    """What the training's time went into, if there was one."""
+    if (totals := Ledger.of(folder).totals) is not None:
+        say(f"Time        {goodput_line(totals)}")
 
 
 def _statistics(folder: RunFolder) -> Path | None:

@@ -69,9 +69,9 @@ def write_arrow(path: Path, rows: list[dict[str, np.ndarray]], rows_per_batch: i
             )
 
 
-_forkserver = multiprocessing.get_context("forkserver")
+forkserver = multiprocessing.get_context("forkserver")
 # A rank spends most of its life importing; these tests start dozens.
-_forkserver.set_forkserver_preload(
+forkserver.set_forkserver_preload(
     ["training.worker", "training.rank", "training.measure.rank", "transformers.models.llama.modeling_llama"]
 )
 
@@ -106,7 +106,7 @@ def run_ranks(world_size: int, function: Callable[..., None], *args) -> None:
     """Call `function(rank, *args)` in a gloo group of real processes; an exception in one fails the test."""
     port = free_port()
     ranks = [
-        _forkserver.Process(target=_call_as_rank, args=(function, rank, world_size, port, *args))
+        forkserver.Process(target=_call_as_rank, args=(function, rank, world_size, port, *args))
         for rank in range(world_size)
     ]
     for process in ranks:
@@ -160,7 +160,7 @@ class Run:
         """Run the ranks' entry point in processes that have torch imported already, without torchrun."""
         port = free_port()
         ranks = [
-            _forkserver.Process(
+            forkserver.Process(
                 target=_run_rank, args=(str(self.folder.job_path), rank, world_size, attempt, port)
             )
             for rank in range(world_size)

@@ -19,6 +19,7 @@ STEPS = (
     "preflight",
     "download_model",
     "tokenize_dataset",
+    "check_nodes",
     "train",
     "evaluate",
     "register_model",

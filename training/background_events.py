@@ -56,6 +56,7 @@ class BackgroundEventWriter:
 
     def _write_all(self) -> None:
         writer = _Retrying(self._open)
+        writer.open()
         while True:
             event = self._waiting.get()
             if isinstance(event, threading.Event):
@@ -77,11 +78,20 @@ class _Retrying:
         self._writer: EventWriter | None = None
         self._is_told = False
 
+    def open(self) -> None:
+        self._retry(self._opened)
+
     def write(self, event: Any) -> None:
+        self._retry(lambda: self._opened().write(event))
+
+    def _opened(self) -> EventWriter:
+        self._writer = self._writer or self._open_file()
+        return self._writer
+
+    def _retry(self, action: Callable[[], object]) -> None:
         while True:
             try:
-                self._writer = self._writer or self._open_file()
-                self._writer.write(event)
+                action()
                 return
             except OSError as error:
                 # A new one begins on a line of its own, also behind one that is half written.

@@ -4,7 +4,7 @@ Ranks and steps append; progress bars, MLflow, reports and the goodput ledger re
 own below `<run>/events/`, so no two processes ever write to one.
 """
 
-import json
+import heapq
 import os
 import threading
 import time
@@ -300,14 +300,16 @@ class EventReader:
 
     def poll(self) -> Iterator[Any]:
         """Events since the last call, ordered by time; those of one writer as it wrote them."""
-        fresh = []
-        for path in sorted(self.folder.glob("*.jsonl")):
-            latest = 0.0
-            for event in self._read(path):
-                # A clock that is set back does not put what happened later before the rest.
-                latest = max(latest, event.time)
-                fresh.append((latest, event))
-        yield from (event for _, event in sorted(fresh, key=lambda timed: timed[0]))
+        # One at a time, as a run of months has more of them than memory should hold.
+        timed = (self._timed(path) for path in sorted(self.folder.glob("*.jsonl")))
+        yield from (event for _, event in heapq.merge(*timed, key=lambda pair: pair[0]))
+
+    def _timed(self, path: Path) -> Iterator[tuple[float, Any]]:
+        """A writer's events, with times that do not go back when its clock does."""
+        latest = 0.0
+        for event in self._read(path):
+            latest = max(latest, event.time)
+            yield latest, event
 
     def _read(self, path: Path) -> Iterator[Any]:
         with path.open("rb") as file:
@@ -317,7 +319,7 @@ class EventReader:
                     break  # its writer is in the middle of it, or died there: wait for the rest
                 self._offsets[path] = self._offsets.get(path, 0) + len(line)
                 try:
-                    yield _adapter.validate_python(json.loads(line))
+                    yield _adapter.validate_json(line)
                 except ValueError:
                     continue  # a killed writer's half line, or a kind that a later version writes
 

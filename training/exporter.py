@@ -3,6 +3,7 @@
 import contextlib
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from training.errors import UserError
-from training.events import Evaluation, EventReader, EventWriter, Incident, Note, Span, TrainStep
+from training.events import Alert, Evaluation, EventReader, EventWriter, Incident, Note, Span, TrainStep
+from training.heartbeat import Watch
+from training.ledger import MEANINGS, Account
 from training.run_folder import RunFolder
 
 _GIB = 2**30
@@ -44,11 +47,16 @@ class RunCollector(Collector):
 
     Args:
         folder: The run, whose events are read.
+        attempt: The one that goes on, whose nodes are watched.
     """
 
-    def __init__(self, folder: RunFolder) -> None:
+    def __init__(self, folder: RunFolder, attempt: int) -> None:
         self._run = folder.run
+        self._heartbeats = folder.job_path / "heartbeats"
+        self._nodes = folder.attempt(attempt) / "nodes"
+        self._watches: dict[str, Watch] = {}
         self._reader = EventReader(folder.events)
+        self._account = Account(folder)
         # The server answers each scrape in a thread of its own.
         self._lock = threading.Lock()
         self._step: TrainStep | None = None
@@ -57,14 +65,22 @@ class RunCollector(Collector):
         self._incidents: Counter[str] = Counter()
         self._checkpoints = 0
         self._checkpoint_s: dict[str, float] = {}
+        self._last_checkpoint: float | None = None
+        self._alerts: Counter[str] = Counter()
 
     def collect(self) -> Iterator[Metric]:
         """Read what is new, and tell where the run stands."""
         with self._lock:
-            for event in self._reader.poll():
-                self._take(event)
-            metrics = [*self._of_step(), *self._of_run()]
+            now = time.time()
+            self._account.take(self._taken(), now)
+            metrics = [*self._of_step(), *self._of_run(), *self._of_life(now), *self._of_nodes()]
         yield from metrics
+
+    def _taken(self) -> Iterator[Any]:
+        """What is new, taken in here."""
+        for event in self._reader.poll():
+            self._take(event)
+            yield event
 
     def _take(self, event: Any) -> None:
         self._attempts = max(self._attempts, event.attempt)
@@ -74,6 +90,8 @@ class RunCollector(Collector):
             self._losses[event.name] = event.loss
         elif isinstance(event, Incident):
             self._incidents[event.what] += 1
+        elif isinstance(event, Alert):
+            self._alerts[event.what] += 1
         elif isinstance(event, Span):
             self._take_span(event)
 
@@ -81,7 +99,9 @@ class RunCollector(Collector):
         # All ranks save together, and each writes of itself.
         phase = _CHECKPOINT_PHASES.get(span.name) if span.source == "rank-0" else None
         if phase is not None and span.phase == "end" and span.ok:
-            self._checkpoints += phase == "written"
+            if phase == "written":
+                self._checkpoints += 1
+                self._last_checkpoint = span.time
             self._checkpoint_s[phase] = span.seconds or 0.0
 
     def _of_step(self) -> Iterator[Metric]:
@@ -130,6 +150,42 @@ class RunCollector(Collector):
             checkpoint.add_metric([self._run, phase], seconds)
         yield checkpoint
 
+    def _of_life(self, now: float) -> Iterator[Metric]:
+        alerts = CounterMetricFamily(
+            "shardline_alerts", "What was not as it should be, while training went on.", labels=["run", "what"]
+        )
+        for what, count in self._alerts.items():
+            alerts.add_metric([self._run, what], count)
+        yield alerts
+        if self._last_checkpoint is not None:
+            meaning = "When the newest checkpoint was written."
+            yield self._gauge("shardline_last_checkpoint_timestamp_seconds", meaning, self._last_checkpoint)
+        totals = self._account.totals(now)
+        if totals is None:
+            return
+        # No counter: a step counts until it is lost, and the queue's time is told of after its end.
+        seconds = self._gauges(
+            "shardline_run_seconds", "What the run's time went into, over all attempts.", "bucket"
+        )
+        spent = totals.seconds
+        for bucket in MEANINGS:
+            seconds.add_metric([self._run, bucket], spent.get(bucket, 0.0))
+        yield seconds
+        meaning = "Time of the steps that count, a share of the wall time since the first attempt's start."
+        yield self._gauge("shardline_goodput_ratio", meaning, totals.goodput)
+
+    def _of_nodes(self) -> Iterator[Metric]:
+        ages = self._gauges(
+            "shardline_heartbeat_age_seconds",
+            "How long a node has not been heard of, as this one sees it.",
+            "node",
+        )
+        for node in sorted(path.stem for path in self._nodes.glob("*.json")):
+            # By what changes, not by its time: clocks of nodes differ.
+            watch = self._watches.setdefault(node, Watch(self._heartbeats / f"node-{node}"))
+            ages.add_metric([self._run, node], watch.silent_s())
+        yield ages
+
     def _gauge(self, name: str, meaning: str, value: float) -> GaugeMetricFamily:
         gauge = GaugeMetricFamily(name, meaning, labels=["run"])
         gauge.add_metric([self._run], value)
@@ -160,7 +216,7 @@ def serve_metrics(folder: RunFolder, attempt: int) -> Iterator[None]:
     if port is not None:
         # Of its own, because the library's default one adds figures of this process, which is not the training.
         registry = CollectorRegistry()
-        registry.register(RunCollector(folder))
+        registry.register(RunCollector(folder, attempt))
         try:
             server, _ = start_http_server(port, registry=registry)
         except OSError as error:

@@ -169,7 +169,9 @@ class Rank:
         """Give the model its values: from the newest checkpoint, or those that training begins with."""
         model, config = trainer.model, self.config
         with self._span("restore"):
-            saved, damaged = choose_checkpoint(self.folder.checkpoints, self._local_checkpoints(), self._note)
+            saved, damaged = choose_checkpoint(
+                self.folder.checkpoints, self._local_checkpoints(), self._go_on_reading
+            )
         for name in damaged:
             self._note(f"{name} is damaged and was moved to damaged-{name}")
         uses_lora = config.training.method == "lora"
@@ -187,6 +189,10 @@ class Rank:
             self._note(f"resumed from {saved.name}{where}: step {trainer.step} of {trainer.plan.num_steps}")
         elif uses_lora:
             init_adapters(model, config.training.seed)
+
+    def _go_on_reading(self, text: str) -> None:
+        self._beat("load", 0)
+        self._note(text)
 
     def _local_checkpoints(self) -> Path | None:
         """The run's folder on this node's own disk, where checkpoints are written first."""

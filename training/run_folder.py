@@ -11,6 +11,7 @@ checkpoints/step-<n>/
 evaluation/         what was measured, as <name>.json; below it attempts/ and heartbeats/ of the evaluation's job
 health/             what the deep checks found; below it attempts/ and heartbeats/ of their job
 model/              the exported model
+timeline.html       where the time of all attempts went, and what failed
 """
 
 import os
@@ -67,6 +68,7 @@ class RunFolder:
         self.model = self.path / "model"
         self.evaluation = self.path / "evaluation"
         self.health = self.path / "health"
+        self.timeline = self.path / "timeline.html"
         self.config_file = self.path / "config.yaml"
         self.stop_request = self.path / "stop"
         self.job_path = self.path if purpose == "training" else self.path / purpose

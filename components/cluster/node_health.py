@@ -1,7 +1,4 @@
-"""What SageMaker HyperPod says of machines, by labels of their nodes.
-
-Source: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-eks-resiliency-node-labels.html
-"""
+"""Asks a cluster what speaks against some of its machines."""
 
 import json
 from collections.abc import Collection
@@ -9,13 +6,7 @@ from typing import Any
 
 from components.cluster.client import TIMEOUT_S, Cluster, patiently
 from components.cluster.errors import ClusterRefused, ClusterUnavailable
-
-HEALTH_LABEL = "sagemaker.amazonaws.com/node-health-status"
-
-_DEEP_LABEL = "sagemaker.amazonaws.com/deep-health-check-status"
-
-UNFIT = ("Unschedulable", "UnschedulablePendingReboot", "UnschedulablePendingReplacement")
-"""Values of `HEALTH_LABEL` of machines that are about to be rebooted or replaced."""
+from components.cluster.node_labels import why_unfit
 
 
 def unhealthy_hosts(cluster: Cluster, hosts: Collection[str]) -> dict[str, str]:
@@ -33,15 +24,6 @@ def unhealthy_hosts(cluster: Cluster, hosts: Collection[str]) -> dict[str, str]:
         if (why := why_unfit(labels)) is not None:
             found[host] = why
     return found
-
-
-def why_unfit(labels: dict[str, str]) -> str | None:
-    """What speaks against a machine with these labels; None: nothing."""
-    if (status := labels.get(HEALTH_LABEL)) in UNFIT:
-        return f"HyperPod says it is {status}"
-    if labels.get(_DEEP_LABEL) == "Failed":
-        return "it failed HyperPod's deep health check"
-    return None
 
 
 def _labels(cluster: Cluster, host: str) -> dict[str, str]:

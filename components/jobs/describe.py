@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from components.image import IMAGE
-from components.jobs.job import PodSettings, Scheduling, TrainingJob, job_name
+from components.jobs.job import STAY_S, PodSettings, Scheduling, TrainingJob, job_name
 from training.config import ClusterConfig, RunConfig
 from training.errors import UserError
 from training.run_folder import RunFolder
@@ -111,6 +111,7 @@ def describe_job(
             **{entry["name"]: entry["value"] for entry in task.env if entry.get("value") is not None},
             **cluster.env,
             "SHARDLINE_HEARTBEAT_TIMEOUT_S": str(config.resilience.heartbeat_timeout_s),
+            "SHARDLINE_STAY_S": str(STAY_S),
         },
         secret_env=_secret_env(cluster, task),
         limits=limits,

@@ -51,7 +51,9 @@ class Cause:
     suspects: Mapping[str, str] | None = None
 
 
-def judge(folder: RunFolder, number: int, ending: Ending, seen: Seen = Seen()) -> tuple[Incident, dict[str, str]]:
+def judge(
+    folder: RunFolder, number: int, ending: Ending, seen: Seen | None = None
+) -> tuple[Incident, dict[str, str]]:
     """What ended an attempt, and the machines that are to be replaced, with the reasons.
 
     Args:
@@ -60,6 +62,7 @@ def judge(folder: RunFolder, number: int, ending: Ending, seen: Seen = Seen()) -
         ending: What its launcher saw.
         seen: What its nodes told.
     """
+    seen = seen or Seen()
     cause = _by_limit(ending) or _by_machine(ending, seen) or _by_words(folder.attempt(number), ending, seen)
     # A configuration error is told in its own words alone.
     also = "" if cause.what == "invalid" else ending.evidence
@@ -137,7 +140,8 @@ def _by_words(attempt: Path, ending: Ending, seen: Seen) -> Cause:
 def _killed(attempt: Path, error: dict[str, Any], hosts: Mapping[int, str]) -> Cause:
     number, rank = -error["exit_code"], error.get("rank")
     words = f"killed by signal {number}\n{tail(attempt / 'logs' / f'rank-{rank}.err')}".rstrip()
-    return Cause("signal", rank, 128 + number, hosts.get(rank, ""), f"signal {number}", words)
+    host = hosts.get(rank, "") if isinstance(rank, int) else ""
+    return Cause("signal", rank, 128 + number, host, f"signal {number}", words)
 
 
 def _said(error: dict[str, Any], hosts: Mapping[int, str]) -> Cause:
@@ -183,7 +187,7 @@ def _silent(ending: Ending, seen: Seen) -> Cause:
 
 
 def _first(told: list[RanksEnded]) -> RanksEnded | None:
-    """Of several nodes that tell of the same, the one whose rank is the cause: in a hang, the one that is behind."""
+    """Of several nodes that tell of the same, the one with the cause: in a hang, the one that is behind."""
     return min(told, key=lambda ended: (0 if ended.beat is None else ended.beat, ended.node), default=None)
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 from training.run_folder import JobPurpose, RunFolder
 
+STAY_S = 60
+"""Seconds that a node whose ranks have failed waits for what is decided, with all imported."""
+
 
 @dataclass(frozen=True)
 class PodSettings:

@@ -141,7 +141,8 @@ class ClusterJobs:
             if self._is_as_described(record) and self._goes_on(record):
                 return last
             _clear(self._folder)
-            close_record(self._folder, record, "lost")
+            has_begun = "in_place" not in record or (self._folder.attempt(last) / "nodes").is_dir()
+            close_record(self._folder, record, "lost" if has_begun else "not_begun")
         else:
             _clear(self._folder)
         return last + 1

@@ -67,14 +67,8 @@ class LiveJob:
 
 
 _KEPT = (
-    "launcher",
-    "name",
-    "job_attempt",
-    "num_nodes",
-    "usual_nodes",
-    "procs_per_node",
+    *("launcher", "name", "namespace", "job_attempt", "num_nodes", "usual_nodes", "procs_per_node"),
     "pipeline_job",
-    "namespace",
 )
 """Of an attempt's record, in that of the next one in the same place."""
 
@@ -98,7 +92,7 @@ def new_job(
     pods = None if described.pods is None else replace(described.pods, excluded_hosts=excluded)
     job = replace(described, num_nodes=found.get("num_nodes", num_nodes or described.num_nodes), pods=pods)
     launcher = jobs.launcher()
-    record = {
+    record: dict[str, Any] = {
         "number": number,
         "job_attempt": first,
         "launcher": launcher.name,
@@ -109,7 +103,11 @@ def new_job(
         "started": time.time(),
         "phases": {},
         **more,
-        **{name: found[name] for name in ("started", "phases", "in_place", "saved_from") if name in found},
+        **{name: found[name] for name in _FOUND if name in found},
         **jobs.where(),
     }
     return LiveJob(folder, job, launcher, record, described.num_nodes)
+
+
+_FOUND = ("started", "phases", "in_place", "saved_from")
+"""What of a record that is found stays as it is."""

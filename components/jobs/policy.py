@@ -139,10 +139,8 @@ def _why_stop(
     if what in ("exception", "nonfinite") and (past := _seen(incident, history, situation)) is not None:
         can_skip = what == "nonfinite" and limits.nonfinite == "skip" and incident.step is not None
         if not can_skip or any(each.skipped for each in history if each.fingerprint == incident.fingerprint):
-            where = (
-                f"without a checkpoint newer than that of step {past.saved}" if past.saved else "without one saved"
-            )
-            again = f"the same failure as in attempt {past.number}, {where}"
+            saved = f"newer than that of step {past.saved}" if past.saved else "at all"
+            again = f"the same failure as in attempt {past.number}, without a checkpoint {saved}"
             return Decision("stop", again, is_final=True)
     if _fruitless(history, situation) >= limits.max_attempts:
         newest = f"newer than that of step {situation.saved}" if situation.saved else "at all"

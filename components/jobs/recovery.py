@@ -66,16 +66,16 @@ class Recovery:
 
     def _attempt(self) -> bool:
         """Make one attempt; whether the work is done."""
-        live = self._begin()
         self._is_ended = False
+        live = self._begin()
         seen = follow(self._step, live.launcher, self._limits, self._watched(live))
         live.places = seen.places
         if seen.overdue is not None and seen.overdue.what == "no_replacement":
             self._make_do(live, seen.overdue.sentence)
             return False
         ending = self._ending(live, seen)
-        # However the job ended after that: another attempt would begin from nothing where checkpoints are not kept.
         self._is_ended = seen.has_ended
+        # However the job ended: another attempt would begin from nothing where checkpoints are not kept.
         if self._work.is_done():
             live.record = close_record(self._folder, live.record, "succeeded", ending)
             self._end_job()
@@ -154,7 +154,7 @@ class Recovery:
             saved_from=int(live.record.get("saved_from", 0)),
             saved=self._work.saved_step(),
         )
-        kept = {"past": past.as_record(), "incident": incident.model_dump(), "suspects": suspects}
+        kept: dict[str, Any] = {"past": past.as_record(), "incident": incident.model_dump(), "suspects": suspects}
         kept |= {"host": incident.host, "step": incident.step, "fingerprint": incident.fingerprint}
         live.record = close_record(self._folder, live.record, incident.what, ending, **kept)
         is_alive = not (seen.has_ended or seen.overdue or seen.lost or seen.fatal or seen.slow)

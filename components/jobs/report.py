@@ -1,48 +1,53 @@
-"""A page about an attempt that failed: what, where, the last words, and what to do."""
+"""A page about an attempt that failed: what, where, the last words, and what is done about it."""
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
+from components.jobs.exclusions import Exclusion, exclusions
+from components.jobs.meanings import meaning_of
 from components.jobs.policy import Decision
 from training.events import Incident
 from training.run_folder import RunFolder
 
 NAME = "report.md"
 
-_MEANINGS = {
-    "invalid": "the configuration or the data is wrong",
-    "interrupted": "it was asked to stop, and saved",
-    "signal": "a rank was killed",
-    "exception": "a rank raised an error",
-    "oom": "a pod used more memory than it may: ask for more (cluster.memory_per_node), or train leaner",
-    "evicted": "the cluster removed a pod",
-    "preempted": "the cluster needed a machine; the ranks saved and left",
-    "queue_timeout": "the queue did not admit the job in time",
-    "start_timeout": "the pods did not start in time; what they waited for is below",
-    "run_timeout": "it took longer than it may",
-    "stall_timeout": "nothing was heard of the ranks for too long",
+_NEXT = {
+    "restart_in_place": "Next, in the same place",
+    "restart_elsewhere": "Next, as another job",
+    "shrink": "Next, with fewer nodes",
+    "stop": "It ends here",
 }
 
 
 def write_report(folder: RunFolder, incident: Incident, decision: Decision) -> Path:
     """Write `attempts/<n>/report.md`; returns its path."""
     path = folder.attempt(incident.attempt) / NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(failure_page(folder, incident, decision), encoding="utf-8")
     return path
 
 
 def failure_page(folder: RunFolder, incident: Incident, decision: Decision) -> str:
     """Markdown about an attempt that failed."""
+    attempt = folder.attempt(incident.attempt)
     who = "" if incident.rank is None else f", first at rank {incident.rank}"
     where = f" in the pod `{incident.node}`" if incident.node else ""
+    host = f" on `{incident.host}`" if incident.host else ""
     code = "" if incident.exit_code is None else f" (exit code {incident.exit_code})"
-    meaning = _MEANINGS.get(incident.what, incident.what)
-    return (
-        f"## {folder.run}: attempt {incident.attempt} failed\n\n"
-        f"**{incident.what}**{code}{who}{where}: {meaning}.\n\n"
-        f"{'Next' if decision.retry else 'It ends here'}: {decision.reason}.\n\n"
-        f"{fenced(incident.evidence)}\n\n"
-        f"Logs of every rank and pod: `{folder.attempt(incident.attempt)}`\n"
-    )
+    step = "" if incident.step is None else f", at step {incident.step}"
+    stacks = sorted((attempt / "stacks").glob("rank-*.txt"))
+    parts = [
+        f"## {folder.run}: attempt {incident.attempt} failed",
+        f"**{incident.what}**{code}{who}{where}{host}{step}: {meaning_of(incident.what, folder.purpose)}.",
+        f"{_NEXT[decision.action]}: {decision.reason}.",
+        *_excluded(exclusions(folder)),
+        fenced(incident.evidence),
+        f"Fingerprint: `{incident.fingerprint.replace('`', '')}`" if incident.fingerprint else "",
+        f"Stacks of the ranks when they hung: {', '.join(f'`{path}`' for path in stacks)}" if stacks else "",
+        f"Logs of every rank and pod: `{attempt}`",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def fenced(words: str) -> str:
@@ -56,6 +61,14 @@ def newest_report(folder: RunFolder) -> str | None:
     last = max(folder.attempts(), default=0)
     path = folder.attempt(last) / NAME
     return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def _excluded(entries: Iterable[Exclusion]) -> list[str]:
+    lines = [
+        f"- `{entry.host}` until {datetime.fromtimestamp(entry.until, UTC):%Y-%m-%d %H:%M} UTC: {entry.reason}"
+        for entry in entries
+    ]
+    return ["Machines that are not used:\n\n" + "\n".join(lines)] if lines else []
 
 
 def _longest_ticks(text: str) -> int:

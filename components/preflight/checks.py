@@ -13,6 +13,7 @@ from components.preflight.pins import data_pins
 from training.config import RunConfig, check_world_size, too_many_nodes
 from training.device import default_device, processes_per_node
 from training.errors import UserError
+from training.health.policy import load_policy
 from training.hub import is_commit
 from training.measure.task_files import check_tasks
 from training.model_source import classify, pin
@@ -63,6 +64,8 @@ def run_checks(config: RunConfig, store: Path) -> list[Finding]:
         "store": lambda: _store(store),
         "registry": lambda: _registry(config),
     }
+    if config.resilience.health_policy is not None:
+        checks["health policy"] = lambda: _health_policy(config.resilience.health_policy)
     if config.evaluation.tasks:
         checks["tasks"] = lambda: _tasks(config)
     if in_cluster:
@@ -146,6 +149,11 @@ def _ranks_in_pods(config: RunConfig) -> Finding:
         return Finding("ranks", True, f"one per GPU of the train task, on {nodes} node(s)")
     check_world_size(config, nodes * per_node)
     return Finding("ranks", True, f"{nodes * per_node} on {nodes} node(s)")
+
+
+def _health_policy(path: str | None) -> Finding:
+    policy = load_policy(path)
+    return Finding("health policy", True, f"{path}, with rules for {len(policy.xids)} XIDs")
 
 
 def _tasks(config: RunConfig) -> Finding:

@@ -10,6 +10,7 @@ from components.preflight.unchanged import finished_before, mark_of, save_mark
 from components.step import Step
 from training.config import ClusterConfig, launcher_problems
 from training.errors import UserError
+from training.health.policy import save_policy
 from training.resolve import load_recipe, resolve, split_overrides, to_yaml
 from training.store import Store
 
@@ -80,6 +81,7 @@ def prepare(
         step.note(step.detail)
         return Prepared(_page(step.run, findings, f"{step.detail}\n"), False)
     step.folder.create(config)
+    save_policy(step.folder, config.resilience.health_policy)
     save_mark(step.folder, mark)
     return Prepared(_page(step.run, findings, f"### Configuration\n\n```yaml\n{to_yaml(config)}```\n"), True)
 

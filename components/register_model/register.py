@@ -21,6 +21,7 @@ from components.tracking.registry import alias_holder, create_version, find_vers
 from training.config import RegistryConfig
 from training.events import read_events
 from training.history import read_history
+from training.ledger import Ledger
 from training.store import about, fingerprint, write_atomically
 
 
@@ -103,6 +104,7 @@ def register_run(step: Step) -> Registration:
         mirror.log.tags(lineage.tags())
         mirror.write(events)
         mirror.attempts(events)
+        mirror.goodput(Ledger.of(folder))
         log_results(mirror.log, folder, results)
         version, decision = _version(step, connection, mirror.run, results, lineage, contents, describe)
         holder = alias_holder(client, settings.model_name, settings.alias)

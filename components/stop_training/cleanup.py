@@ -4,6 +4,7 @@ from components.jobs.attempts import forget_verdict
 from components.jobs.report import fenced, newest_report
 from components.jobs.supervisor import stop_abandoned
 from components.step import Step
+from components.timeline.page import write_timeline
 from components.tracking.closing import end_in_mlflow
 from training.events import Span, read_events
 from training.store import Store
@@ -17,11 +18,11 @@ def clean_up(step: Step, state: str) -> str:
         state: How the pipeline ended, as Kubeflow says it.
 
     Returns:
-        Markdown for people: how the pipeline ended, and why the training or the evaluation failed if it did.
+        Markdown for people: how the pipeline ended, and why one of its jobs failed if it did.
     """
     is_stopped = state.startswith("CANCEL") or step.folder.stop_request.exists()
     step.folder.stop_request.unlink(missing_ok=True)
-    jobs = [step.folder, step.folder.seen_from("evaluation")]
+    jobs = [step.folder, step.folder.seen_from("evaluation"), step.folder.seen_from("health")]
     for folder in jobs:
         forget_verdict(folder)
     stopped = sum(map(stop_abandoned, jobs))
@@ -30,11 +31,13 @@ def clean_up(step: Step, state: str) -> str:
         step.note(f"stopped {stopped} job(s) that were still running")
     if swept:
         step.note(f"removed {len(swept)} unfinished folder(s) from the store")
+    if step.folder.attempts():
+        write_timeline(step.folder)
     # Last, since it may have to wait. A pipeline that succeeded has said so itself.
     if state != "SUCCEEDED":
         end_in_mlflow(step.folder, "KILLED" if is_stopped else "FAILED", step.note)
     step.detail = f"the pipeline ended: {state}"
-    return newest_report(jobs[0]) or newest_report(jobs[1]) or _page(step, state)
+    return next((report for job in jobs if (report := newest_report(job))), None) or _page(step, state)
 
 
 def _page(step: Step, state: str) -> str:

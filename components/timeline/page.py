@@ -15,8 +15,6 @@ from training.ledger.sentence import show_seconds
 from training.run_folder import RunFolder
 from training.store import write_atomically
 
-NAME = "timeline.html"
-
 _MOST_ALERTS = 200
 """Alerts that are listed; a link that is slow for days tells of it often."""
 
@@ -61,9 +59,8 @@ class Row:
 
 def write_timeline(folder: RunFolder) -> Path:
     """Write `<run>/timeline.html` as the run stands; returns its path."""
-    path = folder.path / NAME
-    write_atomically(path, render_timeline(Ledger.of(folder)))
-    return path
+    write_atomically(folder.timeline, render_timeline(Ledger.of(folder)))
+    return folder.timeline
 
 
 def render_timeline(ledger: Ledger) -> str:

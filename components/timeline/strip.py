@@ -10,6 +10,9 @@ from training.ledger import Bucket, Interval
 NUM_CELLS = 1000
 """Across the page: a cell is a pixel or less."""
 
+_HAIRLINE = 8
+"""Cells."""
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -37,7 +40,7 @@ def pieces(intervals: Iterable[Interval], start: int, length: int) -> list[Piece
         length: Of the whole width, in microseconds.
     """
     cells: list[Counter[Bucket]] = [Counter() for _ in range(NUM_CELLS)]
-    for interval in intervals:
+    for interval in _without_hairlines(intervals, length // NUM_CELLS):
         for cell, time in _cells(interval.start - start, interval.end - start, max(length, NUM_CELLS)):
             cells[cell][interval.bucket] += time
     colours = [cell.most_common(1)[0][0] if cell else None for cell in cells]
@@ -48,6 +51,19 @@ def pieces(intervals: Iterable[Interval], start: int, length: int) -> list[Piece
             seconds = sum(cells[cell][colour] for cell in own) / 1e6
             found.append(Piece(own[0], len(own), colour, seconds))
     return found
+
+
+def _without_hairlines(intervals: Iterable[Interval], cell: int) -> Iterator[Interval]:
+    """Give a short wait for samples the colour of its step: as hairlines they would tell of nothing but noise."""
+    own = list(intervals)
+    for interval, after in zip(own, [*own[1:], None], strict=True):
+        is_short = (
+            interval.bucket == "data_wait"
+            and after is not None
+            and after.step == interval.step
+            and interval.length < min(_HAIRLINE * cell, after.length // 4)
+        )
+        yield interval._replace(bucket=after.bucket) if is_short and after is not None else interval
 
 
 def _cells(start: int, end: int, length: int) -> Iterator[tuple[int, int]]:

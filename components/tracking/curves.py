@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from training.events import Evaluation, System, TrainStep
+from training.ledger import Totals
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,20 @@ def system_group(event: System, began: int, several_nodes: bool) -> Group:
     prefix = f"system/{event.source}/" if several_nodes else "system/"
     step = max(0, (time - began) // 1000)
     return tuple(Point(f"{prefix}{name}", value, time, step) for name, value in sorted(event.values.items()))
+
+
+def goodput_group(totals: Totals) -> Group:
+    """What the run's time went into until now, in seconds by bucket, and the share of the steps that count.
+
+    Args:
+        totals: Of the whole run; their end is the points' time, and their wall time in seconds the step.
+    """
+    time, step = totals.end // 1000, round(totals.wall_s)
+    values = {f"goodput/{bucket}": seconds for bucket, seconds in totals.seconds.items()}
+    return (
+        *(Point(name, value, time, step) for name, value in values.items()),
+        Point("goodput", totals.goodput, time, step),
+    )
 
 
 class TokenCount:

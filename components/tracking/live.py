@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Any
 
 from components.step import Interrupted
 from components.tracking.connection import connect, quiet_mlflow
 from components.tracking.mirror import Mirror
 from training.config import RunConfig
-from training.events import EventReader, TrainStep
+from training.events import Decided, EventReader, Incident, TrainStep
+from training.ledger import Account, Ledger
 from training.run_folder import RunFolder
 
 _FIRST_AFTER_S = 15.0
@@ -20,6 +22,10 @@ would wait for this one otherwise."""
 _EVERY_S = 5.0
 
 _AGAIN_AFTER_S = 60.0
+
+_GOODPUT_EVERY_S = 30.0
+_GOODPUT_SHARE = 0.01
+"""Of the run's time so far, so that a run of a month has some hundreds of points."""
 
 _FLUSH_S = 10.0
 _FLUSH_ON_STOP_S = 3.0
@@ -107,17 +113,30 @@ class LiveLog:
             mirror = Mirror(connection, self._folder, self._config, events[0].time if events else None)
             mirror.resume()
             mirror.settings(self._config)
+            account, told_s = Account(self._folder), 0.0
             while True:
                 # Looked at before the events: what was written until the stop is logged.
                 is_last = self._stop.is_set()
                 mirror.write(events)
                 mirror.attempts(events)
+                account.take(events, time.time())
+                if is_last or self._is_due(account, events, told_s):
+                    ledger = Ledger.from_account(self._folder.run, account, time.time())
+                    mirror.goodput(ledger)
+                    told_s = 0.0 if ledger.totals is None else ledger.totals.wall_s
                 if is_last:
                     if self._status is not None:
                         mirror.log.end(self._status)
                     return
                 self._stop.wait(self._every_s)
                 events = list(reader.poll())
+
+    def _is_due(self, account: Account, events: list[Any], told_s: float) -> bool:
+        """Whether the account is worth telling: after an incident, and as often as a curve of a month can use."""
+        if any(isinstance(event, Incident | Decided) for event in events):
+            return True
+        totals = account.totals(time.time())
+        return totals is not None and totals.wall_s > told_s + max(_GOODPUT_EVERY_S, _GOODPUT_SHARE * told_s)
 
     def _warn(self, error: Exception) -> None:
         if not self._has_warned and not self._stop.is_set():

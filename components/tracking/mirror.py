@@ -8,14 +8,24 @@ own steps, what it ran on, and how it ended.
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from components.tracking.connection import Connection
-from components.tracking.curves import TokenCount, heldout_group, milliseconds, step_group, system_group
+from components.tracking.curves import (
+    TokenCount,
+    goodput_group,
+    heldout_group,
+    milliseconds,
+    step_group,
+    system_group,
+)
 from components.tracking.run_log import RunLog
 from training.config import RunConfig
 from training.errors import UserError
-from training.events import Evaluation, Incident, System, TrainStep
+from training.events import Decided, Evaluation, Incident, System, TrainStep
+from training.ledger import Ledger
+from training.ledger.records import read_attempt
 from training.run_folder import RunFolder
 
 _STATUS = {"succeeded": "FINISHED", "interrupted": "KILLED", "preempted": "KILLED"}
@@ -90,10 +100,11 @@ class Mirror:
             events: The run's, of which incidents are told.
         """
         for event in events:
-            if isinstance(event, Incident) and event.source == "train" and event.attempt:
-                self._attempt(event.attempt).tags(_incident(event))
+            if isinstance(event, Incident | Decided) and event.source == "train" and event.attempt:
+                tags = _incident(event) if isinstance(event, Incident) else _decision(event)
+                self._attempt(event.attempt).tags(tags)
         for number in self._folder.attempts():
-            record = _record(self._folder, number)
+            record = read_attempt(self._folder, number)
             if not record or record == self._told.get(number):
                 continue
             log = self._attempt(number)
@@ -104,6 +115,22 @@ class Mirror:
                 status = _STATUS.get(str(record.get("outcome")), "FAILED")
                 log.end(status, milliseconds(record["ended"]))
             self._told[number] = record
+
+    def goodput(self, ledger: Ledger) -> None:
+        """Log what the run's time went into until now, its incidents as a table, and the page about both.
+
+        Args:
+            ledger: The run's.
+        """
+        if ledger.totals is None:
+            return
+        self.log.metrics([goodput_group(ledger.totals)])
+        client, run_id = self._client, self.run.info.run_id
+        if ledger.incidents:
+            table = [asdict(incident) for incident in ledger.incidents]
+            client.log_text(run_id, json.dumps(table, indent=1), "incidents.json")
+        if self._folder.timeline.is_file():
+            client.log_artifact(run_id, str(self._folder.timeline))
 
     def finish(self) -> None:
         """End the run, and with it the attempts whose launcher died before it could say how they ended."""
@@ -130,7 +157,7 @@ class Mirror:
                     "shardline.attempt": str(number),
                 },
                 f"{self._folder.run} attempt {number}",
-                _record(self._folder, number).get("started"),
+                read_attempt(self._folder, number).get("started"),
             )
             self._attempts[number] = RunLog(self._client, run.info.run_id)
         return self._attempts[number]
@@ -186,15 +213,6 @@ def _experiment(connection: Connection, name: str) -> str:
     return found
 
 
-def _record(folder: RunFolder, number: int) -> dict[str, Any]:
-    """What the launcher wrote of an attempt; empty if it was killed before that."""
-    try:
-        record = json.loads((folder.attempt(number) / "attempt.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
-
-
 def _facts(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, str]:
     return {name: str(record[name]) for name in names if record.get(name) not in (None, "")}
 
@@ -204,7 +222,15 @@ def _incident(incident: Incident) -> dict[str, str]:
         "incident": incident.what,
         "incident_rank": None if incident.rank is None else str(incident.rank),
         "incident_node": incident.node or None,
+        "incident_host": incident.host or None,
+        "incident_step": None if incident.step is None else str(incident.step),
+        "fingerprint": incident.fingerprint or None,
         "exit_code": None if incident.exit_code is None else str(incident.exit_code),
         "evidence": incident.evidence or None,
     }
     return {f"shardline.{key}": value for key, value in facts.items() if value is not None}
+
+
+def _decision(decided: Decided) -> dict[str, str]:
+    excluded = {"shardline.excluded": ", ".join(decided.excluded)} if decided.excluded else {}
+    return {"shardline.decision": decided.action, "shardline.decision_reason": decided.reason, **excluded}

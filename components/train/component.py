@@ -18,7 +18,14 @@ from components.image import IMAGE
         dsl.TaskConfigPassthrough(field=dsl.TaskConfigField.KUBERNETES_VOLUMES, apply_to_task=True),
     ],
 )
-def train(store: str, run: str, job: str, model: dsl.Output[dsl.Model], task_config: dsl.TaskConfig) -> None:
+def train(
+    store: str,
+    run: str,
+    job: str,
+    model: dsl.Output[dsl.Model],
+    timeline: dsl.Output[dsl.HTML],
+    task_config: dsl.TaskConfig,
+) -> None:
     """Fine-tune the model over all ranks, through as many attempts as it takes and the run allows.
 
     A run that was interrupted goes on from its newest checkpoint; a run that is finished is not trained again. In
@@ -30,8 +37,12 @@ def train(store: str, run: str, job: str, model: dsl.Output[dsl.Model], task_con
         run: Name of the run.
         job: Name of the pipeline job.
         model: Pointer to the tuned model in the store.
+        timeline: Where the time of all attempts went, what failed, and what was done about it. Of a step that
+            failed, Kubeflow keeps none: the same page is in the run's folder.
         task_config: What was set on the task; given by Kubeflow, and passed on to the pods that train.
     """
+    import shutil
+
     from components.jobs.describe import TaskSettings
     from components.step import Step
     from components.train.supervisor import supervise
@@ -40,3 +51,4 @@ def train(store: str, run: str, job: str, model: dsl.Output[dsl.Model], task_con
         folder, metadata = supervise(step, TaskSettings.of(task_config), job)
         model.uri = str(folder)
         model.metadata.update(metadata)
+        shutil.copyfile(step.folder.timeline, timeline.path)

@@ -6,6 +6,8 @@ from typing import Any
 from components.jobs.describe import TaskSettings
 from components.jobs.supervisor import Work, bring_home
 from components.step import Step
+from components.timeline.live import LiveTimeline
+from components.timeline.page import write_timeline
 from components.tracking.live import LiveLog
 from training.errors import UserError
 from training.events import TrainStep, read_events
@@ -35,11 +37,12 @@ def supervise(step: Step, task: TaskSettings | None = None, job: str = "") -> tu
         _check_origin(folder)
         step.detail = "trained before; nothing to do"
         step.note(f"the run '{folder.run}' is trained already: {folder.model}")
+        write_timeline(folder)
         return folder.model, _facts(folder)
     task = task or TaskSettings()
     task.save(folder)
     work = Work(folder, folder.config(), is_done=lambda: (folder.model / MANIFEST).is_file(), doing="trained")
-    with LiveLog(folder, work.config, step.note):
+    with LiveLog(folder, work.config, step.note), LiveTimeline(folder, step.note):
         bring_home(step, work, task, job)
     facts = _facts(folder)
     if "loss" in facts:

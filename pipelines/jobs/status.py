@@ -6,10 +6,12 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.text import Text
 
 from pipelines.jobs.model import RunView
 from pipelines.jobs.table import TABLE_WIDTH, change_lines, run_table, runs_as_lines, runs_table
 from pipelines.jobs.terminal import connect, folder_in, folder_of_environment
+from training.ledger import Ledger, goodput_line
 from training.run_folder import RunFolder
 
 _WIDE = 300
@@ -56,6 +58,7 @@ def show_run(run: str, namespace: str, store: Path | None, host: str = "") -> No
         view = view_known_run(connect(run, namespace), run, host, namespace)
     console = _console()
     console.print(_shown(view, console))
+    _print_goodput(console, folder)
 
 
 def follow_run(run: str, namespace: str, store: Path | None, host: str = "") -> bool:
@@ -76,6 +79,7 @@ def follow_run(run: str, namespace: str, store: Path | None, host: str = "") -> 
         views = watch_known_run(connect(run, namespace), run, host, namespace)
     console = _console()
     last = _follow_live(console, views) if console.is_terminal else _follow_lines(views)
+    _print_goodput(console, folder)
     return bool(last.succeeded)
 
 
@@ -85,6 +89,12 @@ def _stored(run: str, store: Path | None) -> RunFolder | None:
         return folder_in(store, run)
     folder = folder_of_environment(run)
     return folder if folder is not None and folder.events.is_dir() else None
+
+
+def _print_goodput(console: Console, folder: RunFolder | None) -> None:
+    """What a run's time went into, where its folder can be read."""
+    if folder is not None and (totals := Ledger.of(folder).totals) is not None:
+        console.print(Text(goodput_line(totals), style="dim"))
 
 
 def _follow_live(console: Console, views: Iterator[RunView]) -> RunView:

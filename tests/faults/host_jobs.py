@@ -1,11 +1,13 @@
 """A run's jobs on the suite's hosts."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from components.cluster.job_state import Phase
 from components.jobs.attempts import close_record, read_record
 from components.jobs.job import PodSettings, TrainingJob, job_name
 from components.jobs.launchers import Launcher
+from tests.faults.hosts import read_hosts
 from tests.faults.launcher import HostLauncher
 from training.run_folder import RunFolder
 
@@ -34,7 +36,8 @@ class HostJobs:
         if record and "ended" not in record:
             if HostLauncher(self._hosts).phase(record["name"]) is Phase.RUNNING:
                 return last
-            close_record(self._folder, record, "lost")
+            has_begun = "in_place" not in record or (self._folder.attempt(last) / "nodes").is_dir()
+            close_record(self._folder, record, "lost" if has_begun else "not_begun")
         return last + 1
 
     def describe(self, number: int) -> TrainingJob:
@@ -56,4 +59,12 @@ class HostJobs:
 
     def where(self) -> dict[str, object]:
         """Nothing: jobs are found by their names."""
+        return {}
+
+    def num_hosts(self) -> int | None:
+        """All of them, whether they answer or not."""
+        return len(read_hosts(self._hosts))
+
+    def unfit(self, hosts: Collection[str]) -> dict[str, str]:
+        """Nobody looks after them."""
         return {}

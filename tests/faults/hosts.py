@@ -44,6 +44,11 @@ class Host:
     def namespace(self) -> str:
         return f"{self.mark}-{self.name}"
 
+    @property
+    def kernel_log(self) -> str:
+        """What its nodes take for the log of the kernel."""
+        return str(Path(self.folder) / f"{self.name}.kmsg")
+
     def inside(self, command: Sequence[str]) -> list[str]:
         """A command line that runs in the host's network."""
         return [*(["nsenter", f"--net=/run/netns/{self.namespace}"] if self.has_namespace else []), *command]
@@ -65,6 +70,7 @@ class Host:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
+                # A zombie has no environment.
                 environment = process.environ()
                 if (environment.get("FAULTS_MARK"), environment.get("SHARDLINE_HOST")) == (self.mark, self.name):
                     found.append(process)
@@ -128,6 +134,8 @@ class Hosts:
             except BaseException:
                 remove_all(self.mark)
                 raise
+        for host in self._hosts:
+            Path(host.kernel_log).touch()
         (self.folder / "hosts.json").write_text(json.dumps([asdict(host) for host in self._hosts]))
         return self
 
@@ -155,9 +163,7 @@ def _make_networks(hosts: Sequence[Host], switch: str) -> None:
     _ip(f"-n {switch} link set switch up")
     for host in hosts:
         _ip(f"netns add {host.namespace}")
-        _ip(
-            f"-n {host.namespace} link add {host.interface} type veth peer name {host.name} netns {switch}"
-        )
+        _ip(f"-n {host.namespace} link add {host.interface} type veth peer name {host.name} netns {switch}")
         _ip(f"-n {switch} link set dev {host.name} master switch up")
         _ip(f"-n {host.namespace} address add {host.address}/24 dev {host.interface}")
         _ip(f"-n {host.namespace} link set {host.interface} up")
@@ -184,7 +190,12 @@ def agent(host: Host, state: Path, env: dict[str, str], log: Path, command: Sequ
     with log.open("ab") as output:
         subprocess.Popen(
             host.inside([sys.executable, "-S", str(script), str(state), suite, *command]),
-            env={**env, "FAULTS_MARK": host.mark, "SHARDLINE_HOST": host.name},
+            env={
+                **env,
+                "FAULTS_MARK": host.mark,
+                "SHARDLINE_HOST": host.name,
+                "SHARDLINE_KERNEL_LOG": host.kernel_log,
+            },
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,

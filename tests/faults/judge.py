@@ -48,6 +48,7 @@ def judge(
     limit_s: float | None = None,
     same_world: bool = True,
     tolerance: float = 0.02,
+    max_lost: int = EVERY,
 ) -> Outcome:
     """Hold a run that came home against the quiet one.
 
@@ -59,13 +60,14 @@ def judge(
         limit_s: Of the recovery; D + 1.5·C where it is None.
         same_world: Whether the same ranks finished it, so that the weights have to be the same bits.
         tolerance: Otherwise, of the final loss, relative.
+        max_lost: Steps that may be lost.
     """
     outcome, result = Outcome(), result_of(trial.folder)
     classes = [incident.what for incident in trial.events("incident")]
     outcome.what = ", ".join(classes) or "-"
     outcome.expect(classes == ([what] if what else []), f"incidents are {classes}, not one of class {what or '-'}")
     outcome.lost = max(result.lost, default=0)
-    outcome.expect(outcome.lost <= EVERY, f"{outcome.lost} steps were lost")
+    outcome.expect(outcome.lost <= max_lost, f"{outcome.lost} steps were lost")
     _compare(outcome, result, quiet, same_world=same_world, tolerance=tolerance)
     if fault_at is not None:
         before = {event.attempt for event in trial.steps() if event.time <= fault_at}
@@ -76,7 +78,8 @@ def judge(
             outcome.problems.append("it never stepped again")
         else:
             outcome.expect(
-                outcome.recovery_s <= limit, f"recovery took {outcome.recovery_s:.1f} s, and may take {limit:.1f} s"
+                outcome.recovery_s <= limit,
+                f"recovery took {outcome.recovery_s:.1f} s, and may take {limit:.1f} s",
             )
     return outcome
 

@@ -29,6 +29,7 @@ class HostLauncher:
 
     name = "hosts"
     forwards_logs = False
+    poll_s = 0.1
 
     def __init__(self, folder: Path, env: dict[str, str] | None = None) -> None:
         self._folder = folder
@@ -73,6 +74,10 @@ class HostLauncher:
         placed = self.hosts()
         return [f"no host is free for node {n}" for n in range(self._job.num_nodes) if str(n) not in placed]
 
+    def lacks_machines(self) -> bool:
+        """Whether a node waits for a host."""
+        return bool(self.waiting())
+
     def report_progress(self, progress: dict[str, object]) -> None:
         """Nobody looks."""
 
@@ -101,14 +106,17 @@ class HostLauncher:
         job = self._job
         if job is None:
             return
+        for node in self.hosts():
+            state = self._state(int(node))
+            if "pid" in state and "exit_code" not in state:
+                with suppress(ProcessLookupError):
+                    os.kill(state["pid"], signal.SIGTERM)
         grace = job.pods.grace_s if job.pods else 30
-        self._signal(signal.SIGTERM)
         deadline = time.monotonic() + grace
-        while self._running() and time.monotonic() < deadline:
+        while self._is_running() and time.monotonic() < deadline:
             time.sleep(0.05)
-        self._signal(signal.SIGKILL)
-        while self._running():
-            time.sleep(0.02)
+        for host in self._reachable():
+            host.signal(signal.SIGKILL)
 
     def hosts(self) -> dict[str, str]:
         """Node → host, of the nodes that have one."""
@@ -120,24 +128,18 @@ class HostLauncher:
         return self._folder / "jobs" / self._job.name
 
     def _state(self, node: int) -> dict[str, Any]:
-        return _read(self._path / f"node-{node}.json")
+        """Pid and exit code of a node; of one whose host cannot be reached nothing is known."""
+        up = {host.name for host in self._reachable()}
+        return _read(self._path / f"node-{node}.json") if self.hosts().get(str(node)) in up else {}
 
-    def _running(self) -> list[Host]:
-        """Hosts of the job with processes that can still write; of one that is gone nothing can be known."""
+    def _reachable(self) -> list[Host]:
+        """The job's hosts that still answer."""
         names = set(self.hosts().values())
-        return [host for host in read_hosts(self._folder) if host.name in names and self._alive(host)]
+        return [host for host in read_hosts(self._folder) if host.name in names and host.is_up]
 
-    def _alive(self, host: Host) -> bool:
-        job = str(self._job.run_folder) if self._job else ""
-        return any(job in _command(p) for p in host.processes())
-
-    def _signal(self, number: int) -> None:
-        for node in self.hosts():
-            state = self._state(int(node))
-            if "exit_code" in state or "pid" not in state:
-                continue
-            with suppress(ProcessLookupError):
-                (os.kill if number == signal.SIGTERM else os.killpg)(state["pid"], number)
+    def _is_running(self) -> bool:
+        """Whether a node may still write; its agent ends with the last of it."""
+        return any(host.processes() for host in self._reachable())
 
     def _place(self) -> bool:
         """Start nodes on free hosts; whether each has one."""
@@ -201,12 +203,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content
-
-
-def _command(process: Any) -> str:
-    import psutil
-
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""

@@ -54,7 +54,9 @@ class TorchrunJob:
             env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": host.interface}
             agent(host, folder / f"agent-{host.name}.json", env, folder / f"agent-{host.name}.log", command)
 
-    def recovery_s(self, fault: Callable[["TorchrunJob"], object], *, after_step: int, within_s: float) -> float | None:
+    def recovery_s(
+        self, fault: Callable[["TorchrunJob"], object], *, after_step: int, within_s: float
+    ) -> float | None:
         """Seconds from a fault to the next step; None if none came in time. Ends the job.
 
         Args:

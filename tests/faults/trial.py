@@ -114,6 +114,12 @@ class Trial:
         content: dict[str, Any] = json.loads((self.folder.attempt(attempt) / "attempt.json").read_text())
         return content
 
+    def placed(self, attempt: int) -> dict[str, str]:
+        """Node → host, in an attempt."""
+        path = self.hosts.folder / "jobs" / self.record(attempt)["name"] / "placed.json"
+        content: dict[str, str] = json.loads(path.read_text())
+        return content
+
     def events(self, kind: str) -> list[Any]:
         """The run's events of a kind."""
         return [event for event in read_events(self.folder.events) if event.kind == kind]

@@ -21,7 +21,8 @@ STEPS = 30
 DEADLINE_S = 5.0
 """D, for each way in which a hang is noticed."""
 
-_ROWS = 64
+_ROWS = 512
+"""More than a run takes, so that every sample is seen once."""
 
 
 def make_run(store: Path, name: str, *, nodes: int = 1, ranks: int = 2, **sections: dict[str, Any]) -> RunFolder:

@@ -19,7 +19,7 @@ from training.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 STEPS = generate_docs.STEPS
-SHARED = {"cluster", "jobs", "tracking"}
+SHARED = {"cluster", "jobs", "timeline", "tracking"}
 """Packages beside the steps."""
 
 
@@ -106,7 +106,7 @@ def test_caching_is_off_in_every_step(graph):
 def test_every_step_runs_in_the_image_and_installs_nothing(graph):
     for name, executor in graph["deploymentSpec"]["executors"].items():
         container = executor["container"]
-        needs_gpus = name in ("exec-train", "exec-evaluate")
+        needs_gpus = name in ("exec-check-nodes", "exec-train", "exec-evaluate")
         assert container["image"] == (IMAGE if needs_gpus else STEPS_IMAGE), name
         command = " ".join(container["command"])
         assert "pip install" not in command, name
@@ -167,7 +167,7 @@ def test_no_step_begins_before_what_it_needs(graph):
     ]
     assert condition["dependentTasks"] == ["preflight"]
     assert needed("download-model") == needed("tokenize-dataset") == set(), "all under one condition"
-    assert {"download-model", "tokenize-dataset"} <= needed("train")
+    assert {"download-model", "tokenize-dataset", "check-nodes"} <= needed("train")
     assert "train" in needed("evaluate")
     assert "evaluate" in needed("register-model")
 
@@ -276,7 +276,7 @@ def test_pipelines_know_a_step_by_its_shell_alone(path):
     shown = [
         name
         for name in names
-        if name[1] in ("cluster", "image", "tracking") or (name[1] == "jobs" and name[2] in views)
+        if name[1] in ("cluster", "image", "timeline", "tracking") or (name[1] == "jobs" and name[2] in views)
     ]
     views_of_steps = (["evaluate", "formats"], ["tokenize_dataset", "preview"])
     shown += [name for name in names if name[1:3] in views_of_steps or name[1] == "tracking"]

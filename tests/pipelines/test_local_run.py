@@ -56,6 +56,7 @@ def test_the_whole_graph_from_recipe_to_registered_model(workplace):
         "preflight",
         "download_model",
         "tokenize_dataset",
+        "check_nodes",
         "train",
         "evaluate",
         "register_model",

@@ -5,52 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from tests.runs import packed_rows, run_ranks, write_arrow
-from training.build import build_model
+from tests.trainers import follow, trainer_of
 from training.clock import PhaseClock
 from training.config import RunConfig
-from training.data import PackedDataset
-from training.model import load_weights
 from training.nonfinite import NonFinite, check_step
-from training.optim import make_optimizer
 from training.step_report import PendingReport, RankCounts, StepReport
-from training.trainer import Trainer
 
 CPU = torch.device("cpu")
-
-
-def trainer_of(source, samples, lag, **training):
-    config = RunConfig.model_validate(
-        {
-            "model": {"name": "org/tiny"},
-            "data": {"train": "org/data"},
-            "training": {"precision": "fp32", "global_batch_size": 4, "learning_rate": 0.01, **training},
-            "checkpoint": {"every_steps": 2},
-            "evaluation": {"every_steps": 3},
-        }
-    )
-    model = build_model(config, source, CPU, torch.float32)
-    load_weights(model, source)
-    optimizer = make_optimizer(model, config.training)
-    dataset = PackedDataset(samples)
-    return Trainer(config, model, optimizer, dataset, dataset, CPU, torch.float32, lag=lag)
-
-
-def follow(trainer, stop_at=None):
-    """All that the loop calls, in order."""
-    seen = []
-    finished = trainer.run(
-        on_step=lambda m: seen.append(("step", m.step, m.loss, m.grad_norm, m.num_supervised)),
-        on_evaluation=lambda e: seen.append(("evaluation", e.step, e.loss)),
-        on_alert=lambda alert: seen.append(("alert", alert.text)),
-        save=lambda step, is_last: seen.append(("save", step, is_last)),
-        save_wanted=lambda: False,
-        before_update=lambda: None,
-        stop_asked=lambda: dist.get_rank() == 1 and stop_at is not None and trainer.step >= stop_at,
-    )
-    return finished, seen
 
 
 def compare_lags(rank, source, samples):
@@ -74,24 +37,17 @@ def test_reading_late_changes_no_number_and_no_order(tiny_model, tmp_path):
 
 def stop_and_fail(rank, source, samples):
     for lag in (0, 1):
-        finished, seen = follow(trainer_of(source, samples, lag, max_steps=30), stop_at=4)
+        trainer = trainer_of(source, samples, lag, max_steps=30)
+        finished, seen = follow(trainer, stop_asked=lambda t=trainer: rank == 1 and t.step >= 4)
         # Asked for in the fifth step, which is left between its two micro-batches.
         assert not finished and seen[-2:] == [("save", 4, False), ("save", 4, True)]
         trainer = trainer_of(source, samples, lag, max_steps=30, learning_rate=1e30, warmup_ratio=0)
         seen = []
         with pytest.raises(NonFinite, match=r"lower training\.learning_rate") as raised:
-            trainer.run(
-                on_step=lambda m: seen.append(("step", m.step)),  # noqa: B023
-                on_evaluation=lambda e: None,
-                on_alert=lambda alert: None,
-                save=lambda step, is_last: seen.append(("save", step)),  # noqa: B023
-                save_wanted=lambda: False,
-                before_update=lambda: None,
-                stop_asked=lambda: False,
-            )
+            follow(trainer, seen=seen)
         last = seen[-1][1] if seen else 0
         assert raised.value.step == last + 1
-        assert ("save", last + 1) not in seen, "a step whose loss is not finite is not saved"
+        assert ("save", last + 1, False) not in seen, "a step whose loss is not finite is not saved"
 
 
 def test_stops_and_bad_losses_are_seen_before_a_save_on_all_ranks(tiny_model, tmp_path):

@@ -91,7 +91,7 @@ class Checkpointer:
         self._copied = threading.Event()
         self._copied.set()
         self._is_wanted = False
-        self._told_left_out = False
+        self._has_left_out = False
         self._uploaded = 0
 
     def save(self, step: int, *, block: bool = False) -> bool:
@@ -115,13 +115,20 @@ class Checkpointer:
         """
         started = time.monotonic()
         limit = self._config.timeout_s
-        ready = self._front.wait(limit if block else min(_PATIENCE_S, limit))
+        # Once one was left out, the next is made as soon as it can be, see `is_wanted`.
+        patience = 0.0 if self._has_left_out else min(_PATIENCE_S, limit)
+        ready = self._front.wait(limit if block else patience)
         has_failed = self._store.has_failed or self._front.has_failed
         # All have to know, as they go on together.
-        busy, failed = any_rank(self._group, not ready, has_failed)
-        if busy and not block:
+        is_new = step != self._uploaded or self._is_wanted
+        busy, failed, is_new = any_rank(self._group, not ready, has_failed, is_new)
+        if busy:
+            if block:
+                raise StorageHungError(self._no_answer(f"the save before that of step {step}"))
             self._leave_out(step)
             return False
+        if not (failed or is_new):
+            return True  # it was saved before a stop came in the step after it
         self._is_wanted = False
         if failed:
             # The state is whole all the same, and what it fails of may pass: this save is tried, and at once.
@@ -135,7 +142,7 @@ class Checkpointer:
             self._save_now(self._front, write, state, step)
         else:
             self._begin(write, state, step)
-        self._told_left_out = False
+        self._has_left_out = False
         if self._advice is not None:
             self._advice.saved(step, started)
         return True
@@ -250,12 +257,12 @@ class Checkpointer:
 
     def _leave_out(self, step: int) -> None:
         self._is_wanted = True
-        if self._is_leader and not self._told_left_out:
+        if self._is_leader and not self._has_left_out:
             self._warn(
                 f"the save of step {step} was left out, because the one before is still being written; training "
                 "goes on, and the state is saved as soon as that is done"
             )
-        self._told_left_out = True
+        self._has_left_out = True
 
     def _warn_of_failure(self, error: Exception | None) -> None:
         if error is not None:

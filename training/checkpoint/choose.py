@@ -33,7 +33,7 @@ def choose_checkpoint(
     Args:
         folder: The run's checkpoints in the store.
         local: The run's folder on the node's own disk, where it has one.
-        say: Told on rank 0 how far the reading is, when it takes long.
+        say: Told on every rank how far its share of the reading is, when that takes long.
 
     Returns:
         The checkpoint, of this rank if it is on the node's own disk; None if the run has not saved any. And the
@@ -116,7 +116,7 @@ class _Choice:
 
     def _any_damaged(self, checkpoint: Path, files: Mapping[str, FileEntry], mine: list[str]) -> bool:
         total = sum(files[name].bytes for name in mine)
-        progress = _Progress(checkpoint.name, total, self._say if self._is_leader else lambda text: None)
+        progress = _Progress(checkpoint.name, total, self._say)
         return any(self._from_all(bool(damaged_files(checkpoint, files, mine, progress))))
 
     def _clear(self, chosen: Path | None) -> None:
@@ -159,7 +159,7 @@ class _Progress:
         if time.monotonic() - self._told > _WORD_EVERY_S:
             self._told = time.monotonic()
             share = self._read / max(1, self._num_bytes)
-            self._say(f"verifying {self._name}: {share:.0%} of {self._num_bytes / 2**30:.1f} GiB on rank 0")
+            self._say(f"verifying {self._name}: {share:.0%} of this rank's {self._num_bytes / 2**30:.1f} GiB")
 
 
 def _steps(folder: Path) -> list[int]:

@@ -47,8 +47,8 @@ def quarantine(checkpoint: Path) -> None:
 
 
 def quarantined(folder: Path) -> list[str]:
-    """Names of the checkpoints that were found damaged, as they were."""
-    return [path.name.removeprefix(_DAMAGED) for path in sorted(folder.glob(f"{_DAMAGED}step-*"))]
+    """Names of the checkpoints that were found damaged, as they are now."""
+    return [path.name for path in sorted(folder.glob(f"{_DAMAGED}step-*"))]
 
 
 def clear_after(folder: Path, step: int | None) -> None:

@@ -79,9 +79,9 @@ def suggestion(cost: SaveCost, mtbf_s: float) -> str | None:
     steps = max(1, round(cost.interval_steps * best / cost.interval_s))
     return (
         f"a save takes {cost.write_s:.2g} s and holds training up for {cost.held_up_s:.2g} s; with a failure "
-        f"every {_duration(mtbf_s)}, one every {_duration(best)} ({steps} steps) would lose least; now it is every "
-        f"{_duration(cost.interval_s)} ({cost.interval_steps} steps): set checkpoint.every_steps to {steps}, or "
-        f"checkpoint.every_s to {best:.0f}"
+        f"every {_duration(mtbf_s)}, one every {_duration(best)} ({steps} steps) would lose least; now it "
+        f"is every {_duration(cost.interval_s)} ({cost.interval_steps} steps): set checkpoint.every_steps to "
+        f"{steps}, or checkpoint.every_s to {best:.0f}"
     )
 
 

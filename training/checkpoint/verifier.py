@@ -1,7 +1,5 @@
 """Reading every checkpoint back after it was written, beside the training."""
 
-import os
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +10,7 @@ from training.checkpoint import folders
 from training.checkpoint.background import Background
 from training.checkpoint.groups import disk_group
 from training.checkpoint.manifest import Manifest, read_manifest
-from training.checkpoint.verify import Stopped, damaged_files, shares
+from training.checkpoint.verify import Stopped, be_modest, damaged_files, shares
 from training.store import remove
 
 _CLOSE_S = 15.0
@@ -48,7 +46,7 @@ class Verifier:
         self._group = disk_group()
         self._stopped = threading.Event()
         self._verified = 0
-        self._background = Background("verify", _be_modest, timeout_s, on_hung, on_return)
+        self._background = Background("verify", be_modest, timeout_s, on_hung, on_return)
 
     def verify_newest(self) -> None:
         """Verify the newest checkpoint, in the background. Collective: every rank calls it equally often."""
@@ -113,9 +111,3 @@ class Verifier:
 
 def _step(path: Path) -> int:
     return folders.step_of(path) or 0
-
-
-def _be_modest() -> None:
-    """Leave the cores to the training: on Linux every thread has a priority of its own."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

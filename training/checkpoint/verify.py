@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -63,3 +65,9 @@ def read_back(path: Path, on_read: Callable[[int], None] = lambda num_bytes: Non
             found.update(buffer[:count])
             on_read(count)
     return found.hexdigest()
+
+
+def be_modest() -> None:
+    """Leave the cores to the training: on Linux every thread has a priority of its own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -23,13 +22,16 @@ from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NODE_SUSPECT
 from training.events import Alert, EventWriter, RanksEnded, Span
 from training.exporter import serve_metrics
 from training.guard.agent import RankAgent
-from training.guard.beat import FOLDER_VARIABLE
+from training.guard.beat import FOLDER_VARIABLE, beats_folder
+from training.guard.fitness import unfit
 from training.guard.guard import Guard, kill
 from training.guard.links import LinkWatch, Responder
 from training.guard.memory import oom_kills
 from training.guard.notice import NoticeWatch, aws_notice
 from training.guard.place import Place, host_name, own_address, read_places, write_place
 from training.guard.stacks import flight_recorder_env
+from training.health.policy import policy_of
+from training.health.watch import HealthWatch
 from training.heartbeat import Heartbeat
 from training.orders import Orders
 from training.run_folder import RunFolder
@@ -76,7 +78,7 @@ class NodeAttempt:
         launch = self._launch_config()
         kills = oom_kills()
         with (
-            tempfile.TemporaryDirectory(prefix="shardline-beats-", dir=_memory_disk()) as beats,
+            beats_folder() as beats,
             self._events() as events,
             Heartbeat(self.run.launcher_heartbeat.with_name(f"node-{self.node}"), _BEAT_S),
             self._metrics(),
@@ -84,7 +86,7 @@ class NodeAttempt:
         ):
             try:
                 self._check(events)
-                failure = self._meet_and_run(launch, Path(beats), responder.port, events)
+                failure = self._meet_and_run(launch, beats, responder.port, events)
             except _Unfit as unfit:
                 events.write(self._ended("node_suspect", evidence=str(unfit), exit_code=EXIT_NODE_SUSPECT))
                 return EXIT_NODE_SUSPECT
@@ -109,7 +111,12 @@ class NodeAttempt:
     def _check(self, events: EventWriter) -> None:
         if not self.config.resilience.health_checks:
             return
-        # TODO health
+        started = time.monotonic()
+        events.write(Span(name="checks", phase="start"))
+        why = unfit(self.run, self.number, self.node, events)
+        events.write(Span(name="checks", phase="end", ok=not why, seconds=time.monotonic() - started, detail=why))
+        if why:
+            raise _Unfit(why)
 
     def _meet_and_run(
         self, launch: LaunchConfig, beats: Path, port: int, events: EventWriter
@@ -228,6 +235,10 @@ class NodeAttempt:
         watches: list[LinkWatch | NoticeWatch] = [links]
         if self.config.resilience.preemption_notice == "aws":
             watches.append(NoticeWatch(aws_notice, leave))
+        health: HealthWatch | None = None
+        if self.config.resilience.health_checks:
+            gpus = self.config.cluster.gpus_per_node or None
+            health = HealthWatch(policy_of(self.run), events.write, num_gpus=gpus, node=self.node)
         over = threading.Event()
         orders = threading.Thread(target=self._obey, args=(over,), name="orders", daemon=True)
         responder.start()
@@ -235,7 +246,8 @@ class NodeAttempt:
         for watch in watches:
             watch.start()
         try:
-            yield responder
+            with health or nullcontext():
+                yield responder
         finally:
             over.set()
             for watch in watches:
@@ -286,8 +298,3 @@ def _forget(folder: Path, name: str) -> None:
     """Remove what an earlier start of this attempt says of its end: a queue may have suspended and resumed it."""
     with suppress(OSError):
         (folder / name).unlink()
-
-
-def _memory_disk() -> str | None:
-    """A folder in memory, where there is one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

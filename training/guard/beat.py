@@ -7,12 +7,19 @@ behind.
 
 import json
 import os
-from contextlib import suppress
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import psutil
+
 FOLDER_VARIABLE = "SHARDLINE_BEATS"
 """The folder of the node's beats, which the node tells its ranks in their environment."""
+
+_PREFIX = "shardline-beats-"
 
 _LENGTH = 128
 """Bytes of a beat, always, so that one that is half-written can be told."""
@@ -87,3 +94,15 @@ def read_beats(folder: Path) -> list[Beat]:
             if len(content) == _LENGTH:
                 beats.append(Beat(**json.loads(content)))
     return sorted(beats, key=lambda beat: beat.rank)
+
+
+@contextmanager
+def beats_folder() -> Iterator[Path]:
+    """A folder for the beats of this node's ranks, in memory where the machine has a disk in memory."""
+    root = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir())
+    for left in root.glob(f"{_PREFIX}*"):  # by nodes that were killed
+        pid = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=root) as folder:
+        yield Path(folder)

@@ -1,6 +1,8 @@
 """Runs a command that may hang for good: in the driver, or in a disk that does not answer."""
 
 import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ class Answer:
 
 
 def ask(command: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run a command; one that does not end in time is killed and left to itself.
+    """Run a command; one that does not end in time is killed, with all it started, and left to itself.
 
     A process that waits for hardware in the kernel does not end even when it is killed, so nothing waits for it
     (as `subprocess.run` would).
@@ -49,6 +51,6 @@ def ask(command: Sequence[str], timeout_s: float, env: Mapping[str, str] | None 
         output, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         return Answer(None, "", "")
     return Answer(process.returncode, output, errors)

@@ -41,7 +41,7 @@ def check_gpus(
     has_driver = any(devices.glob(_DEVICE_FILES))
     if not has_driver and not num_gpus:
         what = f"no NVIDIA GPU: there is no {devices / _DEVICE_FILES}"
-        return [CheckResult("gpus", "not_present", what), *_untold(what)]
+        return [CheckResult("gpus", "not_present", what), *_untold("no NVIDIA GPU")]
     command = list(probe) or [sys.executable, "-m", "training.health.nvml"]
     deadline = time.monotonic() + limits.leftover_wait_s
     while True:
@@ -86,7 +86,7 @@ def judge_gpus(
     error, gpus = reading["error"], reading["gpus"]
     if error in NOT_HERE and not has_driver and not num_gpus:
         what = f"no NVIDIA GPU: {_why(error)}"
-        return [CheckResult("gpus", "not_present", what), *_untold(what)]
+        return [CheckResult("gpus", "not_present", what), *_untold("no NVIDIA GPU")]
     if error == "no pynvml":
         what = "there are GPUs, but the Python package nvidia-ml-py, which reads them, is not installed"
         return [CheckResult("gpus", "warning", what, advice="install nvidia-ml-py"), *_untold(what)]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from training.errors import UserError
 from training.run_folder import RunFolder
 from training.store import write_atomically
+from training.user_path import user_path
 
 XidAction = Literal["isolate", "reboot", "reset", "restart", "monitor", "follow"]
 
@@ -82,7 +83,7 @@ def load_policy(path: str | Path | None = None) -> HealthPolicy:
     """
     thresholds = yaml.safe_load((_HERE / "thresholds.yaml").read_text(encoding="utf-8"))
     xids = yaml.safe_load((_HERE / "xids.yaml").read_text(encoding="utf-8"))
-    given = {} if path is None else _read(Path(path))
+    given = {} if path is None else _read(user_path(str(path)))
     problems = [
         *_unknown(given, ("thresholds", "xids"), "key", ""),
         *_unknown(given.get("thresholds") or {}, tuple(thresholds), "threshold", "thresholds."),
@@ -111,7 +112,7 @@ def save_policy(folder: RunFolder, path: str | Path | None) -> None:
         kept.unlink(missing_ok=True)
         return
     load_policy(path)
-    write_atomically(kept, Path(path).expanduser().read_text(encoding="utf-8"))
+    write_atomically(kept, user_path(str(path)).read_text(encoding="utf-8"))
 
 
 def policy_of(folder: RunFolder) -> HealthPolicy:
@@ -125,7 +126,6 @@ def policy_of(folder: RunFolder) -> HealthPolicy:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    path = path.expanduser()
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from training.checkpoint.folders import newest_step
 from training.events import Alert, Decided, Incident
 from training.ledger.attempt_log import AttemptLog, Close
 from training.ledger.buckets import Bucket, Interval, Totals
@@ -13,13 +14,6 @@ from training.ledger.records import Record, record_of
 from training.ledger.supervision import Supervision
 from training.ledger.times import microseconds
 from training.run_folder import RunFolder
-
-
-def newest_step(folder: RunFolder) -> int:
-    """FOLDERS."""
-    steps = [int(p.parent.name[5:]) for p in folder.checkpoints.glob("step-*/manifest.json")]
-    return max(steps, default=0)
-
 
 _SOURCES = ("rank-", "node-")
 """What the sources of events begin with that tell of the training; other jobs' have a word before it."""
@@ -57,8 +51,7 @@ class Account:
             now: In seconds since the epoch.
         """
         self._read_records()
-        # An attempt after the other: a clock that was set may have put one's events before another's.
-        for event in sorted(events, key=lambda event: event.attempt):
+        for event in events:
             self._take(event, now)
         for number in self._records:
             if self._records[number].started is not None:
@@ -210,7 +203,7 @@ class Account:
         what = self._what(last.number)
         if what != "succeeded" and (what is not None or last.first_step is None):
             # Nothing has gone on from where it stopped yet: what is saved is what will count.
-            earliest = newest_step(self._folder) + 1
+            earliest = newest_step(self._folder.checkpoints) + 1
         for log in reversed(logs):
             found.append(earliest)
             if log.first_step is not None:

@@ -7,6 +7,9 @@ from typing import Any
 from training.ledger.times import microseconds
 from training.run_folder import RunFolder
 
+NEVER = 10**18
+"""Later than any time of a run."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -14,7 +17,7 @@ class Record:
 
     Attributes:
         started: When its job was made, or its nodes were told to begin it.
-        admitted: When its queue let it pass.
+        admitted: When its queue let it pass; None where it was in none, `NEVER` while it waits.
         ended: When the supervisor saw its end.
         outcome: `succeeded`, or how it failed.
     """
@@ -31,10 +34,18 @@ def record_of(folder: RunFolder, number: int) -> Record:
     outcome = content.get("outcome")
     return Record(
         started=microseconds(content.get("started")),
-        admitted=microseconds(content.get("admitted")),
+        admitted=_admitted(content.get("phases")),
         ended=microseconds(content.get("ended")),
         outcome=outcome if isinstance(outcome, str) else None,
     )
+
+
+def _admitted(phases: Any) -> int | None:
+    """From when each phase of the job was first seen to when it left its queue."""
+    if not isinstance(phases, dict) or "queued" not in phases:
+        return None
+    later = [microseconds(time) for phase, time in phases.items() if phase != "queued"]
+    return min((time for time in later if time is not None), default=NEVER)
 
 
 def read_attempt(folder: RunFolder, number: int) -> dict[str, Any]:

@@ -11,15 +11,13 @@ import psutil
 
 from components.cluster.job_state import Phase
 from components.jobs.incident import tail
-from components.jobs.job import TrainingJob
+from components.jobs.job import STAY_S, TrainingJob
 from components.jobs.launchers import Ending
 from training.config import one_node_only
 from training.errors import EXIT_INTERRUPTED, UserError
 from training.guard.place import host_name
+from training.guard.warm import JOB_VARIABLE
 from training.processes import die_with_parent
-
-_STAY_S = 60
-"""How long a node whose ranks have failed waits for what is decided."""
 
 _STOP_GRACE_S = 330.0
 """After SIGTERM the ranks finish their step and save; past this, SIGKILL. Longer than the node's own grace."""
@@ -48,7 +46,7 @@ class LocalLauncher:
         env = {
             **os.environ,
             "SHARDLINE_ATTEMPT": str(job.attempt),
-            "SHARDLINE_STAY_S": str(_STAY_S),
+            "SHARDLINE_STAY_S": str(STAY_S),
             "PET_NNODES": "1",
             "PET_NPROC_PER_NODE": str(job.procs_per_node),
             "PET_RDZV_BACKEND": "c10d",
@@ -115,24 +113,30 @@ class LocalLauncher:
 def stop_leftovers(run_folder: Path) -> int:
     """Stop what earlier launchers of a run left on this machine, and come back when it is gone.
 
-    Found by their command lines, not by records: a launcher can be killed before it writes one, and a node
-    before its ranks.
+    Found by their command lines and environments, not by records: a launcher can be killed before it writes one,
+    and a node before its ranks.
 
     Returns:
         The number of jobs stopped.
     """
-    nodes = _processes("training.node", run_folder)
+    nodes = _nodes(run_folder)
     for node in nodes:
         _terminate(node)
-    orphans = _processes("training.worker", run_folder)
+    orphans = _others(run_folder)
     _, alive = psutil.wait_procs(orphans, timeout=_ORPHAN_GRACE_S)
     _kill(alive)
     return len(nodes) or min(1, len(orphans))
 
 
-def _processes(module: str, run_folder: Path) -> list[psutil.Process]:
+def _nodes(run_folder: Path) -> list[psutil.Process]:
     processes = psutil.process_iter(["cmdline"])
-    return [p for p in processes if {module, str(run_folder)} <= set(p.info["cmdline"] or [])]
+    return [p for p in processes if {"training.node", str(run_folder)} <= set(p.info["cmdline"] or [])]
+
+
+def _others(run_folder: Path) -> list[psutil.Process]:
+    """Ranks, and what they were forked from."""
+    processes = psutil.process_iter(["environ"])
+    return [p for p in processes if (p.info["environ"] or {}).get(JOB_VARIABLE) == str(run_folder)]
 
 
 def _terminate(node: psutil.Process) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from components.cluster.kinds import ATTEMPT_LABEL, PURPOSE_LABEL, RUN_ID_LABEL, RUN_LABEL, JobKind, safe_label
+from components.cluster.node_labels import HEALTH_LABEL, UNFIT
 from components.jobs.job import PodSettings, TrainingJob
 
 _SHARED_MEMORY = "shared-memory"
@@ -38,6 +39,8 @@ def env(job: TrainingJob, kind: JobKind) -> list[dict[str, Any]]:
     entries |= {entry["name"]: entry for entry in pods.secret_env}
     place = {"fieldRef": {"fieldPath": f"metadata.labels['{kind.node_label}']"}}
     entries["SHARDLINE_NODE"] = {"name": "SHARDLINE_NODE", "valueFrom": place}
+    host = {"fieldRef": {"fieldPath": "spec.nodeName"}}
+    entries["SHARDLINE_HOST"] = {"name": "SHARDLINE_HOST", "valueFrom": host}
     return [entries[name] for name in sorted(entries)]
 
 
@@ -62,16 +65,19 @@ def volume_mounts(job: TrainingJob) -> list[dict[str, Any]]:
 
 
 def affinity(job: TrainingJob) -> dict[str, Any]:
-    """The pods' affinity, and the machines that must not be used."""
+    """The pods' affinity, and the machines that must not be used.
+
+    Those that HyperPod is about to reboot or replace are among them. Machines without its label match, too.
+    """
     pods = _pods(job)
-    if not pods.excluded_hosts:
-        return pods.affinity
-    apart = {"key": HOSTNAME, "operator": "NotIn", "values": sorted(pods.excluded_hosts)}
+    apart = [{"key": HEALTH_LABEL, "operator": "NotIn", "values": list(UNFIT)}]
+    if pods.excluded_hosts:
+        apart.append({"key": HOSTNAME, "operator": "NotIn", "values": sorted(pods.excluded_hosts)})
     node = dict(pods.affinity.get("nodeAffinity", {}))
     required = node.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     # Terms are alternatives, so each must leave the machines out.
     terms = [
-        {**term, "matchExpressions": [*term.get("matchExpressions", []), apart]}
+        {**term, "matchExpressions": [*term.get("matchExpressions", []), *apart]}
         for term in required.get("nodeSelectorTerms") or [{}]
     ]
     node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}

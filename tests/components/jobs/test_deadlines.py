@@ -1,14 +1,12 @@
-"""Limits of time, and what is decided after an attempt that failed."""
+"""Limits of time."""
+
+import time
 
 import pytest
 
 from components.cluster.job_state import Phase
 from components.jobs.deadlines import Deadlines
-from components.jobs.policy import decide
-from components.jobs.report import failure_page, newest_report, write_report
 from training.config import ResilienceConfig
-from training.events import Incident
-from training.run_folder import RunFolder
 
 QUEUED, STARTING, RUNNING = Phase.QUEUED, Phase.STARTING, Phase.RUNNING
 
@@ -91,87 +89,19 @@ def test_the_sentence_names_the_setting_and_how_long_it_took(phase, what):
     assert overdue.sentence.endswith(f"resilience.{what}_s is {LIMITS[f'{what}_s']}")
 
 
-# Policy
+def test_a_launcher_that_starts_again_does_not_begin_the_times_anew():
+    first = deadlines(**LIMITS)
+    assert looks(first, (QUEUED, False, 0)) == [None]
+    began = {name: at - 11 for name, at in first.began.items()}
+    assert looks(Deadlines(ResilienceConfig(**LIMITS), 1000.0, began), (QUEUED, False, 3)) == ["queue_timeout"]
+    # One that was never queued then, or whose clock jumped back, has all its time.
+    assert looks(Deadlines(ResilienceConfig(**LIMITS), 1000.0, began), (STARTING, False, 3)) == [None]
+    ahead = {name: at + 10**6 for name, at in first.began.items()}
+    again = Deadlines(ResilienceConfig(**LIMITS), 1000.0, ahead)
+    assert looks(again, (QUEUED, False, 3), (QUEUED, False, 14)) == [None, "queue_timeout"]
 
 
-@pytest.mark.parametrize("what", ["invalid", "interrupted", "queue_timeout", "start_timeout", "run_timeout"])
-def test_what_would_end_the_same_way_is_not_tried_again(what):
-    decision = decide(Incident(attempt=1, what=what), attempts_made=1, max_attempts=9)
-    assert not decision.retry
-    assert decision.reason
-
-
-@pytest.mark.parametrize("what", ["signal", "exception", "oom", "evicted", "preempted", "stall_timeout"])
-@pytest.mark.parametrize("made, allowed, again", [(1, 1, False), (1, 2, True), (2, 2, False), (2, 3, True)])
-def test_anything_else_is_tried_as_often_as_allowed(what, made, allowed, again):
-    decision = decide(Incident(attempt=made, what=what), made, allowed)
-    assert decision.retry == again
-    assert decision.reason == (
-        f"attempt {made + 1} of {allowed} goes on from what was saved"
-        if again
-        else f"resilience.max_attempts is {allowed}"
-    )
-
-
-# The page about a failure
-
-
-def page(tmp_path, made=1, **incident):
-    incident = Incident(**{"attempt": 1, "what": "exception", **incident})
-    return failure_page(RunFolder(tmp_path, "a-run"), incident, decide(incident, made, 2))
-
-
-def test_the_page_tells_what_where_and_what_comes_next(tmp_path):
-    text = page(tmp_path, what="oom", exit_code=137, node="a-run-1-worker-3", evidence="worker-3: OOMKilled\n")
-    first, second, third, *_ = text.split("\n\n")
-    assert first == "## a-run: attempt 1 failed"
-    assert second.startswith("**oom** (exit code 137) in the pod `a-run-1-worker-3`: ")
-    assert "cluster.memory_per_node" in second
-    assert third == "Next: attempt 2 of 2 goes on from what was saved."
-    assert "```text\nworker-3: OOMKilled\n```" in text
-    assert str(tmp_path / "runs/a-run/attempts") in text
-
-
-def test_the_page_of_a_rank_names_it_and_ends_the_run(tmp_path):
-    text = page(tmp_path, made=2, rank=0, exit_code=1)
-    assert "**exception** (exit code 1), first at rank 0: " in text
-    assert "It ends here: resilience.max_attempts is 2." in text
-    assert "(no words were left)" in text
-
-
-@pytest.mark.parametrize("words", ["```\n# not a heading\n```", "a ```` b", "`", "~~~", "no ticks", "`" * 30])
-def test_words_cannot_leave_their_block(tmp_path, words):
-    text = page(tmp_path, evidence=f"{words}\n**not bold**")
-    lines = text.splitlines()
-    opening = next(line for line in lines if line.endswith("text") and set(line[:-4]) == {"`"})
-    fence = opening.removesuffix("text")
-    begin = lines.index(opening)
-    # CommonMark ends a block at a line of at least as many ticks.
-    end = next(
-        i for i in range(begin + 1, len(lines)) if lines[i].strip("`") == "" and len(lines[i]) >= len(fence)
-    )
-    assert "\n".join(lines[begin + 1 : end]) == f"{words}\n**not bold**"
-
-
-@pytest.mark.parametrize(
-    "what",
-    [
-        *("invalid", "interrupted", "signal", "exception", "oom", "evicted", "preempted"),
-        *("queue_timeout", "start_timeout", "run_timeout", "stall_timeout"),
-    ],
-)
-def test_every_class_of_incident_has_a_meaning_in_words(tmp_path, what):
-    second = page(tmp_path, what=what).split("\n\n")[1]
-    assert not second.endswith(f": {what}.")
-
-
-def test_the_newest_page_is_that_of_the_last_attempt_only(tmp_path):
-    folder = RunFolder(tmp_path, "a-run")
-    assert newest_report(folder) is None
-    folder.attempt(1).mkdir(parents=True)
-    incident = Incident(attempt=1, what="exception", evidence="ünï")
-    path = write_report(folder, incident, decide(incident, 1, 2))
-    assert path == folder.attempt(1) / "report.md"
-    assert "ünï" in newest_report(folder)
-    folder.attempt(2).mkdir()
-    assert newest_report(folder) is None
+def test_of_phases_that_follow_it_takes_up_only_the_one_that_goes_on():
+    watcher = Deadlines(ResilienceConfig(**LIMITS), 1000.0, {"queued": time.time() - 9, "starting": 1.0})
+    assert looks(watcher, (QUEUED, False, 0), (STARTING, False, 0), (STARTING, False, 19)) == [None] * 3
+    assert watcher.waited_s(1019.0) == pytest.approx(19)

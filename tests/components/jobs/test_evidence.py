@@ -10,7 +10,6 @@ from components.cluster.kinds import PYTORCHJOB
 from components.jobs.evidence import describe_ending, event_lines
 from components.jobs.incident import judge
 from components.jobs.launchers import Ending
-from training.events import Incident
 from training.run_folder import RunFolder
 
 RECORDINGS = Path(__file__).parents[2] / "doubles/recordings"
@@ -213,7 +212,7 @@ def words(rank, exit_code, message, at, traceback=""):
 def test_what_the_cluster_saw_wins_over_the_words_of_the_ranks_that_were_left(folder):
     leave(folder, "rank-0", **words(0, 1, "connection closed by peer", 1.0))
     ending = Recorded("failures/never-oom-pid1").ending()
-    incident = judge(folder, 1, ending)
+    incident, _ = judge(folder, 1, ending)
     assert (incident.what, incident.exit_code, incident.rank) == ("oom", 137, None)
     assert incident.node == "JOB-worker-1"
     assert "connection closed" not in incident.evidence
@@ -223,7 +222,7 @@ def test_a_rank_that_was_killed_is_the_cause_and_its_log_the_evidence(folder):
     leave(folder, "node-1", rank=3, exit_code=-9, time=2.0)
     leave(folder, "rank-0", **words(0, 1, "connection closed by peer", 1.0))
     (folder.attempt(1) / "logs" / "rank-3.err").write_text("last words\n")
-    incident = judge(folder, 1, Ending(exit_code=137, node="w-1", evidence="w-1 on node0: exit code 137"))
+    incident, _ = judge(folder, 1, Ending(exit_code=137, node="w-1", evidence="w-1 on node0: exit code 137"))
     assert (incident.what, incident.rank, incident.exit_code) == ("signal", 3, 137)
     assert incident.evidence == "killed by signal 9\nlast words\nw-1 on node0: exit code 137"
 
@@ -231,25 +230,24 @@ def test_a_rank_that_was_killed_is_the_cause_and_its_log_the_evidence(folder):
 def test_of_several_ranks_the_first_to_fail_is_heard(folder):
     leave(folder, "rank-0", **words(0, 1, "peer is gone", 5.0, "Traceback 0"))
     leave(folder, "rank-1", **words(1, 1, "boom", 4.0, "Traceback 1"))
-    incident = judge(folder, 1, Ending(exit_code=1, evidence="w: exit code 1"))
+    incident, _ = judge(folder, 1, Ending(exit_code=1, evidence="w: exit code 1"))
     assert (incident.what, incident.rank) == ("exception", 1)
     assert incident.evidence == "Traceback 1\nw: exit code 1"
 
 
 def test_a_mistake_of_the_user_is_told_in_its_own_words_alone(folder):
     leave(folder, "rank-0", **words(0, 64, "set training.seed", 1.0, "Traceback"))
-    incident = judge(folder, 1, Ending(exit_code=64, evidence="w: exit code 64", log="noise"))
+    incident, _ = judge(folder, 1, Ending(exit_code=64, evidence="w: exit code 64", log="noise"))
     assert (incident.what, incident.evidence) == ("invalid", "set training.seed")
 
 
 @pytest.mark.parametrize("code, what", [(1, "exception"), (143, "interrupted"), (None, "exception")])
 def test_without_words_of_the_ranks_the_nodes_log_and_the_evidence_speak(folder, code, what):
-    incident = judge(folder, 1, Ending(exit_code=code, node="w", evidence="seen", log="logged"))
-    assert incident == Incident(
-        attempt=1, what=what, exit_code=code, node="w", evidence="logged\nseen", time=incident.time
-    )
+    incident, _ = judge(folder, 1, Ending(exit_code=code, node="w", evidence="seen", log="logged"))
+    assert (incident.what, incident.exit_code, incident.node) == (what, code, "w")
+    assert incident.evidence == "logged\nseen"
 
 
 def test_a_half_written_error_is_passed_over(folder):
     (folder.attempt(1) / "errors" / "rank-0.json").write_text('{"rank": 0, "mess')
-    assert judge(folder, 1, Ending(exit_code=1, log="logged")).evidence == "logged"
+    assert judge(folder, 1, Ending(exit_code=1, log="logged"))[0].evidence == "logged"

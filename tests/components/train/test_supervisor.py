@@ -18,16 +18,15 @@ from components.jobs.attempts import verdict_of
 from components.jobs.job import TrainingJob
 from components.jobs.launchers import local
 from components.jobs.launchers.local import LocalLauncher
-from components.jobs.policy import decide
 from components.jobs.supervisor import stop_abandoned
 from components.step import Interrupted, StepFailed
 from components.step import Step as RealStep
 from components.train.supervisor import supervise
-from training.checkpoint import checkpoints
+from training.checkpoint.folders import checkpoints
 from training.errors import UserError
 from training.events import Incident, Note, read_events
+from training.guard.warm import JOB_VARIABLE
 from training.heartbeat import Heartbeat
-from training.node import RankLogs
 
 
 class Step(RealStep):
@@ -52,16 +51,18 @@ def incidents(run):
 
 
 def processes_of(run):
-    """Every process whose command line names the run's folder: nodes and ranks."""
+    """Every process of the run's job: nodes, ranks, and what ranks are forked from."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        if str(run.folder.path) in (process.info["cmdline"] or []) and process.pid != os.getpid():
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        is_node = str(run.folder.path) in (process.info["cmdline"] or [])
+        of_node = (process.info["environ"] or {}).get(JOB_VARIABLE) == str(run.folder.path)
+        if (is_node or of_node) and process.pid != os.getpid():
             found.append(process)
     return found
 
 
 def ranks_of(run):
-    return [p for p in processes_of(run) if "training.worker" in p.cmdline()]
+    return [p for p in processes_of(run) if any("forkserver" in word for word in p.parent().cmdline())]
 
 
 def eventually(condition, what, timeout=60):
@@ -222,16 +223,6 @@ def test_a_rank_that_outlives_its_node_is_killed(make_run, monkeypatch):
     assert stop_abandoned(run.folder) == 0
 
 
-@pytest.mark.parametrize(
-    ("what", "made", "retry"),
-    [("invalid", 1, False), ("interrupted", 1, False), ("signal", 1, True), ("exception", 2, False)],
-)
-def test_policy(what, made, retry):
-    decision = decide(Incident(what=what), attempts_made=made, max_attempts=2)
-    assert decision.retry is retry
-    assert decision.reason
-
-
 def test_several_nodes_are_refused_before_anything_starts(tmp_path):
     with pytest.raises(UserError, match=r"parallel\.num_nodes is 2, but cluster\.launcher local runs on one node"):
         LocalLauncher().submit(TrainingJob("run-1", tmp_path / "runs/run", 1, num_nodes=2, procs_per_node=1))
@@ -322,12 +313,3 @@ def test_a_verdict_that_says_nothing_is_none(make_run, content):
     folder = make_run().folder
     (folder.path / "verdict.json").write_text(content)
     assert verdict_of(folder, "pipeline") is None
-
-
-def test_what_an_earlier_start_of_an_attempt_said_is_forgotten(tmp_path):
-    errors = tmp_path / "errors"
-    errors.mkdir()
-    for rank in (0, 1, 2):
-        (errors / f"rank-{rank}.json").write_text("{}")
-    RankLogs(tmp_path / "logs").reify({0: {"RANK": "1"}, 1: {"RANK": "2"}})
-    assert [path.name for path in errors.iterdir()] == ["rank-0.json"], "the other node's are its own"

@@ -3,12 +3,13 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from training.events import RanksEnded, TrainStep, read_events
-from training.guard.beat import read_beats
+from training.guard.beat import beats_folder, read_beats
 from training.guard.place import read_places
 from training.orders import Orders
 
@@ -33,22 +34,17 @@ def ended(run):
 
 def ranks_of(node):
     """Pid of every rank, by its number."""
-    import pathlib
-
-    (beats,) = [p for p in pathlib.Path("/dev/shm").glob("shardline-beats-*") if _belongs(p, node.pid)]
+    (beats,) = Path("/dev/shm").glob(f"shardline-beats-{node.pid}-*")
     return {beat.rank: beat.pid for beat in read_beats(beats)}
-
-
-def _belongs(beats, node):
-    return any(node in {p.pid for p in psutil.Process(beat.pid).parents()} for beat in read_beats(beats))
 
 
 @pytest.fixture
 def start(make_run):
     nodes = []
 
-    def start(name="run", num_ranks=2, stay_s=60, **sections):
+    def start(name="run", num_ranks=2, stay_s=60, before=lambda run: None, **sections):
         run = make_run(name, **{**LONG, **sections})
+        before(run)
         node = run.popen(num_ranks, SHARDLINE_STAY_S=str(stay_s))
         nodes.append(node)
         eventually(lambda: len(steps(run)) > 2 or node.poll() is not None)
@@ -103,15 +99,28 @@ def test_a_stopped_rank_is_found_named_and_killed_after_its_stacks_were_taken(st
 
 
 def test_a_node_that_is_told_nothing_leaves_with_the_exit_code_of_its_rank(start):
-    run, node = start(stay_s=1)
+    def tell_of_an_earlier_start(run):
+        """Of the same attempt, which a queue had suspended."""
+        errors = run.folder.attempt(1) / "errors"
+        errors.mkdir(parents=True)
+        for who in ("node-0", "rank-1", "rank-2"):
+            (errors / f"{who}.json").write_text("{}")
+
+    run, node = start(stay_s=1, before=tell_of_an_earlier_start)
+    errors = run.folder.attempt(1) / "errors"
+    assert [path.name for path in errors.iterdir()] == ["rank-2.json"], "another node's words are its own"
     os.kill(ranks_of(node)[0], signal.SIGKILL)
     assert node.wait(timeout=30) == 137
     assert ended(run)[0].rank == 0
 
 
-def test_ranks_do_not_outlive_a_node_that_is_killed(start):
+def test_ranks_do_not_outlive_a_node_that_is_killed_and_its_beats_are_cleared_away_by_the_next(start):
     _, node = start()
     family = psutil.Process(node.pid).children(recursive=True)
     node.kill()
     gone, alive = psutil.wait_procs(family, timeout=30)
     assert len(gone) >= 3 and not alive
+    assert list(Path("/dev/shm").glob(f"shardline-beats-{node.pid}-*"))
+    with beats_folder() as own:
+        assert not list(Path("/dev/shm").glob(f"shardline-beats-{node.pid}-*")) and own.is_dir()
+    assert not own.exists()

@@ -2,7 +2,6 @@
 
 import json
 
-from training.config import RunConfig
 from training.events import (
     Alert,
     Decided,
@@ -20,7 +19,7 @@ START = 1_700_000_000.0
 
 def new_folder(root, run="a-run"):
     folder = RunFolder(root, run)
-    folder.create(RunConfig.model_validate({"model": {"name": "m"}, "data": {"train": "d"}}))
+    folder.events.mkdir(parents=True)
     return folder
 
 
@@ -47,12 +46,11 @@ class Life:
 
     def begin(self, queue_s=0.0, **facts):
         self.attempt += 1
-        self._records[self.attempt] = {"number": self.attempt, "started": self.now, **facts}
+        phases = {"queued": self.now} if queue_s else {}
+        self._records[self.attempt] = {"number": self.attempt, "started": self.now, "phases": phases, **facts}
+        self.wait(queue_s)
+        phases["starting"] = self.now
         self._save()
-        if queue_s:
-            self.wait(queue_s)
-            self._records[self.attempt]["admitted"] = self.now
-            self._save()
 
     def span(self, name, seconds, source="rank-0", ok=True):
         self.write(source, Span(name=name, phase="start"))
@@ -77,7 +75,7 @@ class Life:
 
     def saved(self, step):
         """A whole checkpoint is there."""
-        place = self.folder.checkpoints / f"step-{step}"
+        place = self.folder.checkpoints / f"step-{step:08d}"
         place.mkdir(parents=True, exist_ok=True)
         (place / "manifest.json").write_text("{}")
 

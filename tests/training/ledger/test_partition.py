@@ -14,6 +14,7 @@ from training.events import Evaluation, EventReader, EventWriter, Incident, Rank
 from training.ledger import BUCKETS, Account, Ledger
 
 TIMES = st.floats(0, 200) | st.sampled_from([-5e8, 3.6e3, 1e8, 1e300, float("nan"), float("inf")])
+DATES = TIMES.map(lambda time: START + time)
 LENGTHS = st.floats(0, 20) | st.sampled_from([-1.0, 1e9, float("nan"), float("inf")])
 SOURCES = st.sampled_from(["rank-0", "rank-1", "node-0", "node-1", "train", "evaluation-rank-0"])
 NAMES = st.sampled_from(
@@ -43,9 +44,9 @@ RECORDS = st.dictionaries(
     st.fixed_dictionaries(
         {},
         optional={
-            "started": TIMES.map(lambda time: START + time),
-            "admitted": TIMES.map(lambda time: START + time),
-            "ended": TIMES.map(lambda time: START + time),
+            "started": DATES,
+            "phases": st.dictionaries(st.sampled_from(["queued", "starting"]), DATES),
+            "ended": DATES,
             "outcome": st.sampled_from(["succeeded", "signal", "interrupted", "lost"]),
         },
     ),
@@ -80,7 +81,7 @@ def check(totals, intervals):
     assert 0 <= totals.goodput <= 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(LINES, RECORDS, st.sampled_from([None, START, START + 150.0, START + 1e6]))
 def test_the_buckets_add_up_to_the_wall_time_exactly(lines, records, now):
     with tempfile.TemporaryDirectory() as root:
@@ -95,7 +96,7 @@ def test_the_buckets_add_up_to_the_wall_time_exactly(lines, records, now):
         assert abs(sum(ledger.seconds.values()) - ledger.totals.wall_s) < 1e-3 + 1e-12 * ledger.totals.wall_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(LINES, RECORDS, st.integers(1, 7))
 def test_they_do_while_the_events_come(lines, records, size):
     with tempfile.TemporaryDirectory() as root:

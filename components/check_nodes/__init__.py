@@ -1,0 +1,1 @@
+"""The check_nodes step."""

@@ -1,0 +1,40 @@
+"""`python -m tests.faults [FAULT ...]`: inject faults, print a row for each, and write the page about all of them."""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.faults import table
+from tests.faults.judge import Outcome
+from tests.faults.marks import own_mark, sweep
+from tests.faults.matrix import ROWS, run_row
+from tests.faults.suite import Suite
+
+
+def main() -> int:
+    """Run the rows that are asked for; 1 if one of them falls short."""
+    parser = argparse.ArgumentParser("python -m tests.faults", description=__doc__)
+    parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"which (default: all): {', '.join(ROWS)}")
+    parser.add_argument("--without-torchrun", action="store_true", help="do not put torchrun to the same faults")
+    given = parser.parse_args()
+    if unknown := [key for key in given.faults if key not in ROWS]:
+        parser.error(f"there is no fault {', '.join(unknown)}: choose from {', '.join(ROWS)}")
+    sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{own_mark()}-", ignore_cleanup_errors=True) as folder:
+        suite = Suite(Path(folder), has_torchrun=not given.without_torchrun)
+        outcomes = {}
+        print(table.head(), flush=True)
+        for key in given.faults or ROWS:
+            started = time.monotonic()
+            row = ROWS[key]
+            outcomes[key] = row, run_row(row, suite)
+            print(f"{table.line(*outcomes[key])}  ({time.monotonic() - started:.0f} s)", flush=True)
+        if not given.faults:
+            table.write_page(outcomes, suite.cold_s())
+    return int(any(isinstance(outcome, Outcome) and outcome.problems for _, outcome in outcomes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

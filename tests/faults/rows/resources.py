@@ -1,0 +1,118 @@
+"""Faults of what a rank lives on: processor time, memory, disks."""
+
+import contextlib
+import time
+from pathlib import Path
+
+from components.jobs.history import Past
+from components.jobs.policy import Situation, decide
+from tests.faults.disks import freeze, loop_disk, thaw
+from tests.faults.judge import Outcome, judge
+from tests.faults.rows import Row
+from tests.faults.suite import Suite, inject
+from tests.faults.trial import Trial
+from tests.faults.world import DEADLINE_S, EVERY
+from training.config import ResilienceConfig
+from training.device_comparison import NUM_PROBES
+from training.events import Incident
+from training.run_folder import RunFolder
+
+_CLEAN_S = 60.0
+"""Long enough for two reports of a run whose ranks are alike."""
+
+_NAMED_S = 240.0
+
+_SPARE_BYTES = 2 * 2**20
+
+
+def throttle_rank(suite: Suite) -> Outcome:
+    outcome = Outcome()
+    with suite.trial("throttle", training={"max_steps": 100_000}, resilience={"hang_timeout_s": 60}) as trial:
+        trial.wait_for_step(1)
+        time.sleep(_CLEAN_S)
+        outcome.expect(not _stragglers(trial), "a false alarm on a clean run")
+        group = trial.hosts["a"].cgroup("rank")
+        group.limit_cpu(0.2)
+        group.add(trial.rank(1).pid)
+        at = time.time()
+        trial.until(lambda: _stragglers(trial), "nobody was named", _NAMED_S)
+        named = _stragglers(trial)
+        outcome.expect({alert.rank for alert in named} == {1}, f"named are {[alert.rank for alert in named]}")
+        # One probe at most for each step, and a window that had begun before.
+        steps = sum(at < event.time <= named[0].time for event in trial.steps())
+        outcome.expect(steps >= NUM_PROBES, "it was named by less than a report")
+        group.limit_cpu(None)
+    outcome.what = "straggler"
+    outcome.expect(not trial.events("incident"), "there are incidents")
+    return outcome
+
+
+def _stragglers(trial: Trial) -> list:
+    return [event for event in trial.events("alert") if event.what == "straggler"]
+
+
+def run_out_of_memory(suite: Suite) -> Outcome:
+    quiet = suite.quiet()
+    with suite.trial("oom") as trial:
+        group = trial.hosts["a"].cgroup()
+        at = inject(trial, lambda: _take_memory(trial))
+        trial.until(lambda: trial.events("ranks_ended"), "nothing was killed")
+        group.limit_memory(None)
+        trial.end()
+    outcome = judge(trial, quiet, at, what="oom")
+    twice = decide(
+        Incident(what="oom", fingerprint="oom"),
+        [Past(1, "oom", "oom", "", 0, 0)],
+        ResilienceConfig(),
+        Situation(),
+    )
+    outcome.expect(twice.action == "stop", "a second time would be retried")
+    return outcome
+
+
+def _take_memory(trial: Trial) -> None:
+    """Leave the ranks next to no memory; the kernel is to choose one of them."""
+    host = trial.hosts["a"]
+    ranks = {trial.rank(number).pid for number in (0, 1)}
+    for process in host.processes():
+        adjusted = "0" if process.pid in ranks else "-1000"
+        Path(f"/proc/{process.pid}/oom_score_adj").write_text(adjusted)
+    group = host.cgroup()
+    deadline = time.monotonic() + 20
+    while not trial.events("ranks_ended") and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):  # busy: the kernel reclaims what it can first
+            group.limit_memory(max(_SPARE_BYTES, group.memory_bytes() - _SPARE_BYTES))
+        time.sleep(0.1)
+
+
+def freeze_disk(suite: Suite) -> Outcome:
+    quiet = suite.quiet()
+    with loop_disk(256) as disk:
+
+        def move(folder: RunFolder) -> None:
+            (disk / "checkpoints").mkdir()
+            folder.checkpoints.symlink_to(disk / "checkpoints")
+
+        with suite.trial("frozen", prepare=move, checkpoint={"timeout_s": 2}) as trial:
+            at = inject(trial, lambda: freeze(disk), step=EVERY + 1)
+            try:
+                trial.until(lambda: _hung(trial), "the save did not time out")
+            finally:
+                thaw(disk)
+            trial.end()
+        outcome = judge(trial, quiet, None, what="")
+    stall = max(event.seconds for event in trial.steps() if event.time > at)
+    outcome.recovery_s = stall
+    outcome.expect(stall <= DEADLINE_S, f"a step took {stall:.1f} s")
+    return outcome
+
+
+def _hung(trial: Trial) -> list:
+    return [event for event in trial.events("alert") if event.what == "storage"]
+
+
+ROWS = (
+    Row("9", "20 % of a core for one rank", "named within 2 reports, no false alarm", throttle_rank, ("cgroups",)),
+    Row("10", "a rank that the kernel kills for its memory", "at most 1 retry", run_out_of_memory, ("cgroups",)),
+    Row("17", "a mount that freezes", "the save times out, a step stalls ≤ D", freeze_disk, ("mounts",)),
+)
