@@ -9,10 +9,11 @@ TESTS ?= tests
 # Processes that run tests side by side: most tests wait, or import on one core.
 WORKERS ?= 2
 NAME :=
+FAULT :=
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test bench lint format compile docs clean
+.PHONY: help setup run test faults bench lint format compile docs clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,6 +21,7 @@ help: ## List the targets
 	@echo '  make run RECIPE=my.yaml SET="training.epochs=2 training.seed=7"   another recipe, other settings'
 	@echo '  make test TESTS=tests/training                                    a part of the tests'
 	@echo '  make bench NAME=sft                                               one of the benchmarks'
+	@echo '  make faults FAULT=5                                               one of the faults, or FAULT=storm'
 
 setup: $(STAMP) ## Create .venv with pinned versions of everything (the other targets do it when needed)
 
@@ -36,6 +38,9 @@ run: $(STAMP) ## Fine-tune, evaluate and register a small model on this machine
 
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
+
+faults: $(STAMP) ## Inject every fault into real runs, and write docs/faults.md (takes root and 20 minutes)
+	$(BIN)/python -m tests.faults $(FAULT)
 
 bench: $(STAMP) ## Measure against other trainers, the machine, and itself (benchmarks/README.md)
 	@$(BIN)/python -c 'import trl' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'

@@ -21,6 +21,7 @@ from benchmarks.workload import WORLD_SIZE, Work
 from training.build import build_model
 from training.data import PackedDataset
 from training.device import collective_backend, default_device
+from training.events import TrainStep
 from training.model import load_weights
 from training.optim import make_optimizer
 from training.precision import resolve_precision
@@ -70,13 +71,17 @@ def trainer_of(folder: RunFolder) -> Iterator[Trainer]:
 
 
 def train_steps(
-    trainer: Trainer, first: int, number: int, before_update: Callable[[], None] = lambda: None
+    trainer: Trainer,
+    first: int,
+    number: int,
+    before_update: Callable[[], None] = lambda: None,
+    on_step: Callable[[TrainStep], None] = lambda metrics: None,
 ) -> None:
     """Let the trainer take some of its run's steps, by its own loop."""
     trainer.step = first
     trainer.plan = Plan(first + number, trainer.plan.total_samples)
     trainer.run(
-        on_step=lambda metrics: None,
+        on_step=on_step,
         on_evaluation=lambda evaluation: None,
         on_alert=lambda alert: None,
         save=lambda step, is_last: None,

@@ -943,6 +943,17 @@ def test_a_job_of_the_same_name_waits_for_the_old_pods(cluster):
     assert not old & {pod["metadata"]["uid"] for pod in cluster.pods()}
 
 
+@pytest.mark.parametrize(("command", "phase"), [(["true"], "Succeeded"), (["sh", "-c", "exit 201"], "Failed")])
+def test_a_container_starts_only_after_its_init_container_succeeded(cluster, command, phase):
+    image = "registry.local/shardline:1"
+    cluster.run_pod("checked", ["true"], initContainers=[{"name": "health", "image": image, "command": command}])
+    (pod,) = cluster.wait(lambda: [pod for pod in cluster.pods() if pod["status"]["phase"] == phase])
+    (init,) = pod["status"]["initContainerStatuses"]
+    (main,) = pod["status"]["containerStatuses"]
+    assert init["state"]["terminated"]["exitCode"] == (0 if phase == "Succeeded" else 201)
+    assert ("terminated" in main["state"]) == (phase == "Succeeded")
+
+
 def test_a_pod_gets_its_grace(cluster):
     recorded = recording("deletion/del-pod-ignores-term")
     cluster.run_pod("stubborn", ["sh", "-c", IGNORES], terminationGracePeriodSeconds=1)

@@ -78,7 +78,7 @@ def _wait_for_order(run: RunFolder, attempt: int, code: int) -> int | None:
     while time.monotonic() < deadline:
         ordered = orders.attempt()
         if ordered > attempt:
-            return ordered
+            return None if orders.says_leave() else ordered
         time.sleep(_LOOK_S)
     return None
 

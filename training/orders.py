@@ -26,7 +26,14 @@ class Orders:
 
     def give(self, attempt: int) -> None:
         """Let every node run this attempt, and end what it runs of one before."""
-        content = json.dumps({"attempt": attempt}).ljust(_LENGTH - 1) + "\n"
+        self._write({"attempt": attempt})
+
+    def end(self, attempt: int) -> None:
+        """Let every node end what it runs of this attempt, and leave: its ranks have nothing to save any more."""
+        self._write({"attempt": attempt + 1, "leave": True})
+
+    def _write(self, order: dict[str, int]) -> None:
+        content = json.dumps(order).ljust(_LENGTH - 1) + "\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
             os.pwrite(descriptor, content.encode(), 0)
@@ -36,8 +43,16 @@ class Orders:
 
     def attempt(self) -> int:
         """The attempt to run; 0 if there is no order, or none that can be read now."""
+        return self._read()[0]
+
+    def says_leave(self) -> bool:
+        """Whether it is to be run by others, and the nodes that read this are to leave."""
+        return self._read()[1]
+
+    def _read(self) -> tuple[int, bool]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             content = self._path.read_bytes()
             if len(content) == _LENGTH:
-                return int(json.loads(content)["attempt"])
-        return 0
+                order = json.loads(content)
+                return int(order["attempt"]), bool(order.get("leave"))
+        return 0, False

@@ -78,6 +78,9 @@ class Trainer:
     Attributes:
         step: Steps done; set it after loading a checkpoint.
         plan: How far to go.
+        beat: As given.
+        stop_agreement: How ranks stop together.
+        comparison: How slow ranks are found.
     """
 
     def __init__(
@@ -107,11 +110,11 @@ class Trainer:
         precision = "float8" if config.training.float8 != "none" else str(compute).removeprefix("torch.")
         self._peak_tflops = peak_tflops(device_name(device), precision)
         self._skipped = skipped
-        self._beat = beat
+        self.beat = beat
         self._lag = lag if lag is not None else int(device.type != "cpu")
         hosts = dist.new_group(backend="gloo")
-        self._stop_agreement = StopAgreement(hosts)
-        self._comparison = DeviceComparison(config.resilience.straggler_ratio, device, hosts)
+        self.stop_agreement = StopAgreement(hosts)
+        self.comparison = DeviceComparison(config.resilience.straggler_ratio, device, hosts)
         self._run_ahead = RunAhead(device)
         self._save_clock = SaveClock(config.checkpoint.every_s)
         self._pending: deque[_PendingStep] = deque()
@@ -189,7 +192,7 @@ class Trainer:
                 if self.step > first:
                     self._save(save, is_last=True)
                 return False
-        self._stop_agreement.end()
+        self.stop_agreement.end()
         return True
 
     def _launch(self, ready: "Future[StepInput]") -> "_PendingStep":
@@ -200,7 +203,7 @@ class Trainer:
         self._mark("data")
         step_input = ready.result()
         clock.mark("data")
-        self._comparison.run()
+        self.comparison.run()
         clock.mark("")
         # For dropout: other masks on every rank and step, and the same after a resume.
         torch.manual_seed(
@@ -224,9 +227,9 @@ class Trainer:
             positions=step_input.positions,
             squared_lengths=step_input.squared_lengths,
             memory_bytes=peak_memory_bytes(self.device),
-            probe_s=self._comparison.take(),
+            probe_s=self.comparison.take(),
             wants_save=self._save_clock.is_due() or self._save_wanted(),
-            wants_probe=self._comparison.asks(),
+            wants_probe=self.comparison.asks(),
         )
         return _PendingStep(self.step + 1, rate, is_skipped, PendingReport(loss, norm, counts, clock))
 
@@ -259,12 +262,12 @@ class Trainer:
         """
         self._mark(part)
         self._run_ahead.wait()
-        if self._stop_agreement(self._stop_asked()):
+        if self.stop_agreement(self._stop_asked()):
             raise _Stopped
 
     def _mark(self, part: str) -> None:
         is_long = self._is_first_step and part in STEP_PARTS
-        self._beat("first_step" if is_long else part, self.step)
+        self.beat("first_step" if is_long else part, self.step)
 
     def _report(
         self, on_step: Callable[[TrainStep], None], on_alert: Callable[[Alert], None], *, all_of_them: bool
@@ -278,7 +281,7 @@ class Trainer:
                 check_step(report, pending.step, self.config)
             self._is_first_step = False
             on_step(self._metrics(pending, report))
-            for alert in self._comparison.learn(report.probe_s, is_wanted=report.wants_probe):
+            for alert in self.comparison.learn(report.probe_s, is_wanted=report.wants_probe):
                 on_alert(alert)
             wants_save |= report.wants_save
         return wants_save

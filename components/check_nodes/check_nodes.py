@@ -36,6 +36,7 @@ def check_run(step: Step, report_path: str | Path, task: TaskSettings | None = N
         return
     found = _found(folder)
     if found is None:
+        folder.health.mkdir(parents=True, exist_ok=True)
         work = Work(
             folder.seen_from("health"), _job_config(config), is_done=lambda: bool(_found(folder)), doing="checked"
         )

@@ -95,7 +95,7 @@ def pod_end(kind: JobKind, pod: dict[str, Any]) -> PodEnd | None:
         ended = (container.get("lastState") or {}).get("terminated") or ended
     if ended is None and status.get("phase") not in ("Failed", "Succeeded"):
         return None
-    ended = ended or {}
+    ended = ended or _failed_init(status) or {}
     # An eviction is told of the pod, not of its container.
     reason = status.get("reason") or ended.get("reason") or ""
     return PodEnd(
@@ -107,6 +107,13 @@ def pod_end(kind: JobKind, pod: dict[str, Any]) -> PodEnd | None:
         message=status.get("message") or ended.get("message") or "",
         finished=ended.get("finishedAt") or "",
     )
+
+
+def _failed_init(status: dict[str, Any]) -> dict[str, Any] | None:
+    """The end of an init container that kept the pod's own from starting."""
+    inits: list[dict[str, Any]] = status.get("initContainerStatuses") or []
+    ends = [(init.get("state") or {}).get("terminated") or {} for init in inits]
+    return next((ended for ended in ends if ended.get("exitCode")), None)
 
 
 def node_rank(kind: JobKind, pod: dict[str, Any]) -> int:

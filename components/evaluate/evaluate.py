@@ -21,6 +21,7 @@ from training.errors import UserError
 from training.events import Evaluation
 from training.history import History, read_history
 from training.hub import quiet_libraries
+from training.ledger import Ledger, goodput_line
 from training.measure.measured import Measured
 from training.measure.request import ModelName
 from training.measure.task_files import check_tasks
@@ -191,6 +192,7 @@ def _report_data(
         "torch": importlib.metadata.version("torch"),
         "transformers": importlib.metadata.version("transformers"),
     }
+    totals = Ledger.of(folder).totals
     return ReportData(
         run=folder.run,
         date=f"{ended.day} {ended:%B %Y, %H:%M} UTC",
@@ -200,4 +202,5 @@ def _report_data(
         history=history,
         dataset=dataset,
         lineage={name: str(value) for name, value in lineage.items() if value not in (None, "")},
+        goodput="" if totals is None else goodput_line(totals),
     )

@@ -40,6 +40,7 @@ class ReportData:
         history: The training.
         dataset: What the data set's manifest records.
         lineage: Where the result comes from, by label.
+        goodput: What the training's time went into, in one line; empty where that is not known.
     """
 
     run: str
@@ -50,6 +51,7 @@ class ReportData:
     history: History
     dataset: Mapping[str, Any]
     lineage: Mapping[str, str]
+    goodput: str = ""
 
 
 def render_report(data: ReportData) -> str:

@@ -55,7 +55,7 @@ class AlertWatch:
         told = Counter((alert.source, alert.host) for _, alert in self._links)
         if not told or max(told.values()) < 2:
             return {}
-        named = Counter(host for _, host in told.elements())
+        named = Counter(host for _, host in told)
         nodes = {alert.host: alert.node or 0 for _, alert in self._links}
         # Both ends of a link name the other. Of two, the one that the others do not meet at is replaced.
         worst = max(named, key=lambda host: (named[host], nodes[host]))

@@ -38,12 +38,12 @@ def close_record(
 
 
 def read_record(folder: RunFolder, number: int) -> dict[str, Any]:
-    """The record of an attempt; empty if its launcher was killed before it wrote one."""
+    """The record of an attempt; empty if its launcher was killed before it wrote one, or it is damaged."""
     try:
         record = json.loads((folder.attempt(number) / "attempt.json").read_text())
     except (OSError, ValueError):
         return {}
-    return record if isinstance(record, dict) else {}
+    return record if isinstance(record, dict) and record.get("number") == number else {}
 
 
 def records(folder: RunFolder) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from components.image import IMAGE
 from components.jobs.job import STAY_S, PodSettings, Scheduling, TrainingJob, job_name
 from training.config import ClusterConfig, RunConfig
 from training.errors import UserError
+from training.health.gpu import expected_gpus
 from training.run_folder import RunFolder
 from training.store import write_atomically
 
@@ -128,6 +129,7 @@ def describe_job(
         priority_class=cluster.priority_class,
         grace_s=cluster.grace_s,
         metrics_port=cluster.metrics_port,
+        health_command=_health_command(config, folder, limits),
     )
     return TrainingJob(
         name=job_name(folder.run, attempt, nodes, folder.purpose),
@@ -192,6 +194,15 @@ def _resources(config: RunConfig, task: TaskSettings) -> tuple[dict[str, str], d
     if limits.get(cluster.gpu_resource) == "0":
         del limits[cluster.gpu_resource]
     return limits, {name: amount for name, amount in requests.items() if limits.get(name) != amount}
+
+
+def _health_command(config: RunConfig, folder: RunFolder, limits: dict[str, str]) -> tuple[str, ...]:
+    """What checks a machine with GPUs before the pod's own container starts."""
+    if not config.resilience.health_checks or config.cluster.gpu_resource not in limits:
+        return ()
+    gpus = expected_gpus(config.cluster, limits)
+    count = () if gpus is None else ("--gpus", str(gpus))
+    return ("python", "-m", "training.health", "--run", str(folder.job_path), *count)
 
 
 def _volumes(

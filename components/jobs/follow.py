@@ -1,5 +1,6 @@
 """Follows one attempt until it has ended, or until something has to be done about it."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class _Follower:
         self._limits = limits
         self._watched = watched
         self._deadlines = Deadlines(limits, time.monotonic(), watched.began)
-        self._nodes = NodeWatch(watched.folder, watched.number, watched.num_nodes, watched.known)
+        self._nodes = self._watch_nodes(watched.known)
         self._alerts = AlertWatch(watched.permits, lambda text: print(text, flush=True))
         self._waiting = _Waiting(step)
         self._told: dict[int, RanksEnded] = {}
@@ -120,24 +121,34 @@ class _Follower:
             return self._seen(overdue=overdue)
         if phase not in (Phase.STARTING, Phase.RUNNING):
             return None
-        if lost := self._nodes.lost(self._limits.node_timeout_s):
+        if phase is Phase.RUNNING and (lost := self._nodes.lost(self._limits.node_timeout_s, self._told)):
             return self._seen(lost=lost)
         waited, since = now - self._told_since, self._told_since
-        if is_settled(self._told, self._watched.num_nodes, waited, lambda node: self._nodes.lives(node, since)):
-            return self._seen()
+        # First, because ranks that do not reach each other hang, and are ended for that.
         fatal, slow = self._alerts.fatal(now), self._alerts.slow(now)
-        return self._seen(fatal=fatal, slow=slow) if fatal or slow else None
+        if fatal or slow:
+            return self._seen(fatal=fatal, slow=slow)
+        settled = is_settled(
+            self._told, self._watched.num_nodes, waited, lambda node: self._nodes.lives(node, since)
+        )
+        return self._seen() if settled else None
 
     def _seen(self, **found: Any) -> Seen:
         return Seen(told=self._told, places=self._nodes.places, step=self._newest, **found)
 
     def _begin(self, phase: Phase) -> None:
         if phase is Phase.QUEUED:
-            self._told = {}  # a job that its queue took back starts its ranks again
+            # A job that its queue took back starts its ranks again, maybe on other machines.
+            shutil.rmtree(self._watched.folder.attempt(self._watched.number) / "nodes", ignore_errors=True)
+            self._told, self._nodes = {}, self._watch_nodes({})
         if phase in (Phase.QUEUED, Phase.STARTING):
             self._step.note("the job waits in its queue" if phase is Phase.QUEUED else "the job's pods start")
         self._deadlines.check(phase, progressed=False, now=time.monotonic())
         self._watched.on_phase(self._deadlines.began)
+
+    def _watch_nodes(self, known: Mapping[int, Place]) -> NodeWatch:
+        watched = self._watched
+        return NodeWatch(watched.folder, watched.number, watched.num_nodes, known)
 
     def _lacks_machines(self, phase: Phase, now: float) -> Overdue | None:
         most = self._watched.replacement_s
@@ -150,18 +161,20 @@ class _Follower:
         )
 
     def _take(self, event: Any) -> None:
-        folder = self._watched.folder
-        if isinstance(event, RanksEnded) and event.source.startswith(folder.node_prefix):
-            if event.attempt == self._watched.number:
-                self._told_since = self._told_since if self._told else time.monotonic()
-                self._told[event.node] = event
-        elif isinstance(event, Span) and event.source.startswith(folder.node_prefix) and event.phase == "start":
-            # A node that starts its ranks once more.
-            self._told.pop(_number(event.source), None)
+        if not self._is_of_job(event):
+            return
+        if isinstance(event, RanksEnded) and event.attempt == self._watched.number:
+            self._told_since = self._told_since if self._told else time.monotonic()
+            self._told[event.node] = event
+        elif isinstance(event, Span) and event.phase == "start" and self._is_of_node(event):
+            self._told.pop(_number(event.source), None)  # it starts its ranks once more
         elif isinstance(event, Alert) and event.attempt in (0, self._watched.number):
             self._alerts.take(event, time.monotonic())
-        elif isinstance(event, TrainStep) and folder.purpose == "training":
+        elif isinstance(event, TrainStep):
             self._newest = event.step
+
+    def _is_of_node(self, event: Any) -> bool:
+        return bool(event.source.startswith(self._watched.folder.node_prefix))
 
     def _is_of_job(self, event: Any) -> bool:
         folder = self._watched.folder

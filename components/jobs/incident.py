@@ -123,7 +123,7 @@ def _by_words(attempt: Path, ending: Ending, seen: Seen) -> Cause:
     own_words = sorted((e for e in errors if "message" in e), key=_order)
     # A rank that was killed leaves no words, and the words of the others tell only that a peer is gone.
     # SIGTERM during the start-up is a stop, as it is later on.
-    ends = sorted((e for e in errors if "message" not in e and isinstance(e.get("exit_code"), int)), key=_time)
+    ends = sorted((e for e in errors if "message" not in e), key=_time)
     killed = [e for e in ends if e["exit_code"] < 0 and e["exit_code"] not in _NOT_A_CAUSE]
     hosts = {rank: place.host for place in seen.places.values() for rank in place.ranks}
     if killed:
@@ -219,4 +219,6 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}  # half written by a rank that was killed
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict) or not isinstance(content.get("exit_code"), int):
+        return {}
+    return content if isinstance(content.get("rank"), int | None) else {}

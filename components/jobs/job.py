@@ -35,6 +35,7 @@ class PodSettings:
         priority_class: Of the pods.
         grace_s: Seconds between SIGTERM and SIGKILL.
         metrics_port: Port of the container that Prometheus reads.
+        health_command: Of an init container that checks the machine; none if empty.
     """
 
     image: str
@@ -56,6 +57,7 @@ class PodSettings:
     priority_class: str | None = None
     grace_s: int = 330
     metrics_port: int | None = None
+    health_command: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

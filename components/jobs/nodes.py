@@ -1,7 +1,7 @@
 """Tells which nodes of an attempt live: those whose heartbeat in the run's folder goes on."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from training.guard.place import Place, read_places
 from training.heartbeat import Watch
@@ -43,9 +43,14 @@ class NodeWatch:
         before, self._silent = self._silent, {n: watch.silent_s() for n, watch in self._watches.items()}
         return any(silent < before.get(node, 0.0) for node, silent in self._silent.items())
 
-    def lost(self, timeout_s: float) -> dict[int, Place]:
-        """Nodes of which nothing was heard for so long, and with them those that fell silent at the same time."""
-        silent = {node: self._silence(node) for node in self.places if node in self._watches}
+    def lost(self, timeout_s: float, ended: Collection[int] = ()) -> dict[int, Place]:
+        """Nodes of which nothing was heard for so long, and with them those that fell silent at the same time.
+
+        Args:
+            timeout_s: Seconds.
+            ended: Nodes that have told of the end of their ranks; after it they are silent.
+        """
+        silent = {node: self._silence(node) for node in self.places.keys() & self._watches.keys() - set(ended)}
         if max(silent.values(), default=0.0) < timeout_s:
             return {}
         together = max(timeout_s - 1.5 * _BEAT_S, timeout_s / 2)

@@ -151,6 +151,8 @@ def _why_stop(
 
 def _seen(incident: Incident, history: Sequence[Past], situation: Situation) -> Past | None:
     """The last failure of the same cause since which nothing newer was saved."""
+    if incident.rank is None:
+        return None  # without a rank's own words, it may be another
     is_poison = incident.what == "nonfinite"  # its fingerprint names the step, so it matters at any time
     if situation.saved > situation.saved_from and not is_poison:
         return None

@@ -19,8 +19,9 @@ from components.jobs.seen import Seen
 from components.jobs.sizes import smaller
 from components.jobs.work import Work
 from components.step import Step, StepFailed
-from training.errors import EXIT_FAILED, EXIT_STOP, UserError
+from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOP, UserError
 from training.events import Decided, Incident
+from training.orders import Orders
 from training.run_folder import RunFolder
 from training.skipped import skip_step
 
@@ -45,6 +46,7 @@ class Recovery:
         self._since = max(work.folder.attempts(), default=0) + 1
         self._live: LiveJob | None = None
         self._is_ended = False
+        self._is_broken = False
         self._num_nodes: int | None = None
         self._doubtful: set[str] = set()
         self._needed: set[str] = set()
@@ -66,7 +68,7 @@ class Recovery:
 
     def _attempt(self) -> bool:
         """Make one attempt; whether the work is done."""
-        self._is_ended = False
+        self._is_ended = self._is_broken = False
         live = self._begin()
         seen = follow(self._step, live.launcher, self._limits, self._watched(live))
         live.places = seen.places
@@ -74,7 +76,8 @@ class Recovery:
             self._make_do(live, seen.overdue.sentence)
             return False
         ending = self._ending(live, seen)
-        self._is_ended = seen.has_ended
+        self._is_ended = bool(seen.has_ended or seen.overdue or seen.fatal or seen.slow)
+        self._is_broken = bool(seen.lost) or any(e.exit_code != EXIT_INTERRUPTED for e in seen.told.values())
         # However the job ended: another attempt would begin from nothing where checkpoints are not kept.
         if self._work.is_done():
             live.record = close_record(self._folder, live.record, "succeeded", ending)
@@ -157,7 +160,7 @@ class Recovery:
         kept: dict[str, Any] = {"past": past.as_record(), "incident": incident.model_dump(), "suspects": suspects}
         kept |= {"host": incident.host, "step": incident.step, "fingerprint": incident.fingerprint}
         live.record = close_record(self._folder, live.record, incident.what, ending, **kept)
-        is_alive = not (seen.has_ended or seen.overdue or seen.lost or seen.fatal or seen.slow)
+        is_alive = not (self._is_ended or seen.lost)
         self._decide(live.record, incident, past, self._situation(live.record, suspects, is_alive=is_alive))
 
     def _decide(self, record: dict[str, Any], incident: Incident, past: Past, situation: Situation) -> None:
@@ -252,8 +255,12 @@ class Recovery:
     def _end_job(self) -> None:
         """Stop the job, if it has not ended, so that the next attempt is another one."""
         live, self._live = self._live, None
-        if live is not None and not self._is_ended:
-            live.launcher.stop()
+        if live is None or self._is_ended:
+            return
+        if self._is_broken:
+            # Ranks whose peers are gone cannot save; they would wait for them until their grace is over.
+            Orders(self._folder.job_path).end(live.number)
+        live.launcher.stop()
 
     def _abandon(self) -> None:
         """Stop an attempt because of an error, which is told whatever comes of that."""

@@ -71,7 +71,8 @@ def _check_origin(folder: RunFolder) -> None:
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:
-    steps = [event for event in read_events(folder.events) if isinstance(event, TrainStep)]
+    # The loss of a step that was left out may be no number.
+    steps = [event for event in read_events(folder.events) if isinstance(event, TrainStep) and not event.skipped]
     facts: dict[str, Any] = {"run": folder.run, "attempts": len(folder.attempts())}
     if steps:  # the events may have been removed after the training
         facts |= {"steps": steps[-1].num_steps, "loss": steps[-1].loss}

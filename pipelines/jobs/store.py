@@ -12,7 +12,7 @@ from pipelines.jobs.local import graph_of
 from pipelines.jobs.model import AttemptView, RunView
 from pipelines.progress import STEPS
 from training.errors import UserError
-from training.events import EventReader, Incident, Span, TrainStep
+from training.events import Decided, EventReader, Incident, Span, TrainStep
 from training.run_folder import RunFolder
 
 _KINDS = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
@@ -74,6 +74,7 @@ class _StoredRun:
         self._reader = EventReader(folder.events)
         self._steps: dict[int, TrainStep] = {}
         self._incidents: dict[int, Incident] = {}
+        self._decisions: dict[int, Decided] = {}
         self._spans: dict[str, Span] = {}
         try:
             self._num_nodes = folder.config().parallel.num_nodes
@@ -106,6 +107,8 @@ class _StoredRun:
             self._steps[event.attempt] = event
         elif isinstance(event, Incident):
             self._incidents[event.attempt] = event
+        elif isinstance(event, Decided):
+            self._decisions[event.attempt] = event
         elif isinstance(event, Span) and event.name in STEPS and event.source == event.name:
             self._spans.pop(event.name, None)
             self._spans[event.name] = event  # at the end again: the newest is the last
@@ -151,21 +154,24 @@ class _StoredRun:
         )
 
     def _reasons(self, number: int) -> tuple[str, ...]:
-        incident = self._incidents.get(number)
+        incident, decided = self._incidents.get(number), self._decisions.get(number)
+        then = [] if decided is None else [f"{decided.action.replace('_', ' ')}: {decided.reason}"]
         if incident is None:
-            return ()
+            return tuple(then)
         code = "" if incident.exit_code is None else f" (exit code {incident.exit_code})"
+        host = f" on {incident.host}" if incident.host else ""
         words = [line for line in incident.evidence.splitlines() if line.strip()][-_WORDS:]
         report = self._folder.attempt(number) / REPORT
         more = [f"see {report}"] if report.is_file() else []
-        return (f"{incident.what.replace('_', ' ')}{code}", *words, *more)
+        return (f"{incident.what.replace('_', ' ')}{code}{host}", *then, *words, *more)
 
 
 def _phase(record: dict[str, Any], lives: bool) -> str:
     outcome = record.get("outcome")
     if outcome is None:
         return Phase.RUNNING.value if lives else "lost"
-    names = {"succeeded": Phase.SUCCEEDED.value, "interrupted": "stopped", "lost": "lost"}
+    names = {"succeeded": Phase.SUCCEEDED.value, "interrupted": "stopped", "no_replacement": "stopped"}
+    names |= {"lost": "lost", "not_begun": "lost"}
     return names.get(outcome, Phase.FAILED.value)
 
 

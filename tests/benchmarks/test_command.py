@@ -56,7 +56,7 @@ def test_without_names_all_run(monkeypatch, capsys):
 
     monkeypatch.setattr(importlib, "import_module", load)
     assert main([]) == 0
-    names = ("sft", "matmul", "overhead", "checkpoint", "load", "launch", "logs")
+    names = ("sft", "matmul", "overhead", "guard", "checkpoint", "load", "launch", "logs")
     names += ("tokenize", "tokenize_memory", "packed_reading")
     assert ran == [f"benchmarks.{name}" for name in names]
 

@@ -11,6 +11,7 @@ HEALTHY = {
     "links": [1] * 18,
     "throttle": 0x1,
     "temperature": 34,
+    "xids": [],
 }
 """As an idle one tells; 0x1 is idle clocks."""
 
@@ -28,6 +29,10 @@ class NVMLError_InvalidArgument(NVMLError):
 
 
 class NVMLError_GpuIsLost(NVMLError):
+    pass
+
+
+class NVMLError_Timeout(NVMLError):
     pass
 
 
@@ -96,6 +101,24 @@ class Nvml:
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):
         return _told(gpu, "throttle")
+
+    def nvmlEventSetCreate(self):
+        return []
+
+    def nvmlDeviceRegisterEvents(self, gpu, kinds, events):
+        assert kinds == 0x8
+        events += [(gpu, xid) for xid in _told(gpu, "xids")]
+
+    def nvmlEventSetWait_v2(self, events, timeout_ms):
+        if not events:
+            raise NVMLError_GpuIsLost
+        gpu, xid = events.pop(0)
+        if xid is None:
+            raise NVMLError_Timeout
+        return SimpleNamespace(device=gpu, eventType=0x8, eventData=xid)
+
+    def nvmlDeviceGetPciInfo(self, gpu):
+        return SimpleNamespace(busId=b"00000000:%02d:00.0" % self._gpus.index(gpu))
 
     def nvmlDeviceGetTemperature(self, gpu, sensor):
         return _told(gpu, "temperature")

@@ -1,4 +1,4 @@
-"""`python -m tests.faults [FAULT ...]`: inject faults, print a row for each, and write the page about all of them."""
+"""`python -m tests.faults [FAULT ...]`: inject faults, print a row for each, write the page about all of them."""
 
 import argparse
 import sys

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 
 from tests.faults.cgroups import Cgroup
-from tests.faults.marks import own_mark, remove_all, sweep
+from tests.faults.marks import own_mark, remove_hosts, sweep
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Hosts:
             try:
                 _make_networks(self._hosts, f"{self.mark}-switch")
             except BaseException:
-                remove_all(self.mark)
+                remove_hosts(self.mark)
                 raise
         for host in self._hosts:
             Path(host.kernel_log).touch()
@@ -142,7 +142,7 @@ class Hosts:
     def __exit__(self, *error: object) -> None:
         for host in self._hosts:
             host.signal(signal.SIGKILL)
-        remove_all(self.mark)
+        remove_hosts(self.mark)
 
     def __getitem__(self, name: str) -> Host:
         return next(host for host in self._hosts if host.name == name)

@@ -53,10 +53,10 @@ class HostLauncher:
         folder = self._folder / "jobs" / name
         if not (folder / "job.json").is_file():
             return Phase.GONE
-        nodes = [_read(path) for path in folder.glob("node-*.json")]
-        if any(node.get("exit_code") for node in nodes):
+        codes = [_read(folder / f"node-{node}.json").get("exit_code") for node in _read(folder / "placed.json")]
+        if any(codes):
             return Phase.FAILED
-        return Phase.RUNNING if any("exit_code" not in node for node in nodes) else Phase.GONE
+        return Phase.SUCCEEDED if codes and None not in codes else Phase.RUNNING
 
     def poll(self) -> Phase:
         """Look at the nodes; start those that a host has become free for."""

@@ -1,9 +1,11 @@
 """A slow, lossy link in place of a host's: netem where the kernel has it, else frames through this process.
 
-`python -m tests.faults.link <host's namespace> <switch's namespace> <name> <address> <delay_s> <loss>` stands between
-two TAP devices, one in the host and one in the switch, and delays and drops the frames that leave the host.
+`python -m tests.faults.link <host's namespace> <switch's namespace> <name> <address> <delay_s> <loss>` stands
+between two TAP devices, one in the host and one in the switch, and delays and drops the frames that leave the
+host.
 """
 
+import contextlib
 import fcntl
 import heapq
 import os
@@ -13,7 +15,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
 from tests.faults.hosts import Host
 
@@ -87,10 +88,8 @@ def _forward(inner: int, outer: int, delay_s: float, loss: float) -> None:
 
 
 def _send(device: int, frame: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the device is not up yet: a frame that is lost
         os.write(device, frame)
-    except OSError:
-        pass  # the device is not up yet: a frame that is lost
 
 
 def _tap(namespace: str, name: str) -> int:
@@ -115,9 +114,5 @@ def _ip(arguments: str) -> None:
     subprocess.run(["ip", *arguments.split()], check=True, capture_output=True)
 
 
-def _run(arguments: Sequence[str]) -> None:
-    main(*arguments)
-
-
 if __name__ == "__main__":
-    _run(sys.argv[1:])
+    main(*sys.argv[1:])

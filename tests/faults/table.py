@@ -48,8 +48,8 @@ def write_page(
     cores = len(os.sched_getaffinity(0))
     cold = ", ".join(f"{seconds:.1f} s on {size}" for size, seconds in cold_s.items())
     facts = (
-        f"Measured on {datetime.date.today():%Y-%m-%d} on {cores} CPU cores, with D = {DEADLINE_S:g} s, K = {EVERY} steps, "
-        f"and C = {cold or 'not measured'}."
+        f"Measured on {datetime.date.today():%Y-%m-%d} on {cores} CPU cores, with D = {DEADLINE_S:g} s, "
+        f"K = {EVERY} steps, and C = {cold or 'not measured'}."
     )
     table = [_markdown(_HEAD), "|" + "---|" * len(_HEAD)]
     for row, outcome in rows.values():

@@ -13,7 +13,7 @@ import psutil
 from tests.faults.hosts import Host, agent
 from training.run_folder import RunFolder
 
-_START_S = 120.0
+_START_S = 180.0
 
 _PORT = 29500
 

@@ -1,8 +1,8 @@
 """What users of plain torchrun write: the same model and samples, a checkpoint every K steps, and no more.
 
-`torchrun ... -m tests.faults.torchrun_side <run folder> <folder> <seconds>`: it reads model and data of a run of
-Shardline, and writes `steps.jsonl` and `checkpoint.pt` into a folder of its own. The seconds are the timeout of the
-process group.
+`torchrun ... -m tests.faults.torchrun_side <run folder> <folder> <seconds>`: it reads model and data of a run
+of Shardline, and writes `steps.jsonl` and `checkpoint.pt` into a folder of its own. The seconds are the timeout of
+the process group.
 """
 
 import json

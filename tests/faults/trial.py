@@ -18,6 +18,9 @@ from training.run_folder import RunFolder
 
 T = TypeVar("T")
 
+_PATIENCE_S = 180.0
+"""For what takes seconds on a machine that does nothing else."""
+
 _MEMORY_DISKS = ("/dev/shm", "/tmp")
 
 
@@ -60,7 +63,7 @@ class Trial:
         """Step events so far, of all attempts."""
         return [event for event in read_events(self.folder.events) if isinstance(event, TrainStep)]
 
-    def wait_for_step(self, number: int, attempt: int = 1, timeout_s: float = 120) -> None:
+    def wait_for_step(self, number: int, attempt: int = 1, timeout_s: float = _PATIENCE_S) -> None:
         """Wait until an attempt has made a step."""
         self.until(
             lambda: any(e.step >= number for e in self.steps() if e.attempt >= attempt),
@@ -68,7 +71,7 @@ class Trial:
             timeout_s,
         )
 
-    def wait_for_checkpoint(self, step: int, timeout_s: float = 60) -> Path:
+    def wait_for_checkpoint(self, step: int, timeout_s: float = _PATIENCE_S) -> Path:
         """Wait until a checkpoint of this step or a later one is sealed; its folder."""
 
         def sealed() -> list[Path]:
@@ -77,7 +80,7 @@ class Trial:
 
         return self.until(sealed, f"no checkpoint of step {step}", timeout_s)[0]
 
-    def until(self, condition: Callable[[], T], what: str, timeout_s: float = 60) -> T:
+    def until(self, condition: Callable[[], T], what: str, timeout_s: float = _PATIENCE_S) -> T:
         """Wait for a condition, as long as the supervisor lives; its value."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -87,7 +90,7 @@ class Trial:
             assert not ended and time.monotonic() < deadline, f"{what}\n{self.words()}"
             time.sleep(0.02)
 
-    def end(self, timeout_s: float = 180) -> int:
+    def end(self, timeout_s: float = 2 * _PATIENCE_S) -> int:
         """Wait for the supervisor's end; its exit code."""
         try:
             return self.driver.wait(timeout_s)

@@ -16,7 +16,7 @@ from components.step import Step
 from pipelines.cli import app
 from pipelines.jobs.store import view_stored_run, watch_stored_run
 from training.errors import UserError
-from training.events import EventWriter, Incident, Span, TrainStep
+from training.events import Decided, EventWriter, Incident, Span, TrainStep
 from training.run_folder import RunFolder
 
 
@@ -91,9 +91,25 @@ def test_a_run_is_read_from_its_folder(folder):
     assert "attempt 1: ValueError: [red]no[/red]" in said, "what others wrote is no markup"
 
 
+def test_what_is_done_about_an_incident_is_told_in_one_line(folder):
+    close_record(folder, begin(folder, 1), "hang")
+    close_record(folder, begin(folder, 2), "no_replacement")
+    begin(folder, 3)
+    events = EventWriter(folder.events, "train")
+    events.write(Incident(attempt=1, what="hang", host="gpu-7", evidence="rank 3 was silent"))
+    events.write(Decided(attempt=1, action="restart_elsewhere", reason="gpu-7 is replaced"))
+    events.write(Decided(attempt=2, action="shrink", reason="no machine came: it goes on with 3 node(s)"))
+    first, second, _ = view_stored_run(folder).attempts
+    assert first.reasons == ("hang on gpu-7", "restart elsewhere: gpu-7 is replaced", "rank 3 was silent")
+    assert second.reasons == ("shrink: no machine came: it goes on with 3 node(s)",)
+
+
 @pytest.mark.parametrize(
     ("outcome", "phase"),
-    [("succeeded", "succeeded"), ("interrupted", "stopped"), ("oom", "failed"), ("lost", "lost")],
+    [
+        *(("succeeded", "succeeded"), ("interrupted", "stopped"), ("oom", "failed"), ("lost", "lost")),
+        *(("not_begun", "lost"), ("no_replacement", "stopped")),
+    ],
 )
 def test_how_an_attempt_ended(folder, outcome, phase):
     close_record(folder, begin(folder), outcome)

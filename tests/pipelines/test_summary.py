@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from pipelines.summary import print_summary
+from tests.training.ledger.lives import Life
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED
 from training.events import Evaluation, EventWriter, TrainStep
 from training.run_folder import RunFolder
@@ -73,6 +74,7 @@ def write_training(folder, heldout, **fields):
     for step in (1, 2, 3):
         writer.write(
             TrainStep(
+                time=1.7e9 + 2 * step,
                 step=step,
                 num_steps=3,
                 loss=4.0 - step,
@@ -86,13 +88,14 @@ def write_training(folder, heldout, **fields):
             )
         )
     for step, loss in heldout.items():
-        writer.write(Evaluation(name="step", step=step, loss=loss, num_supervised=9))
+        writer.write(Evaluation(time=1.7e9 + 2 * step, name="step", step=step, loss=loss, num_supervised=9))
 
 
 def test_the_training_is_told_as_far_as_it_was_measured(folder):
     write_training(folder, heldout={})
     assert summary(folder).splitlines()[1:-1] == [
-        "Training    loss 1.000 at step 3, 4,000 tokens/s, 1.2 GiB a rank"
+        "Training    loss 1.000 at step 3, 4,000 tokens/s, 1.2 GiB a rank",
+        "Time        goodput 100 % over 1 attempt",
     ]
 
 
@@ -107,6 +110,7 @@ def test_the_training_is_told_with_all_that_was_measured(folder):
     facts = "4,000 tokens/s, 80 % filled, MFU 25 %, 1.2 GiB a rank"
     assert summary(folder).splitlines()[1:-1] == [
         f"Training    loss 1.000 at step 3 (worst rank 1.500), {facts}",
+        "Time        goodput 100 % over 1 attempt",
         "Held-out    loss 3.500 at step 1 → 2.500 at step 3, lowest 2.250 at step 2",
     ]
 
@@ -126,6 +130,25 @@ def test_a_run_that_failed_names_its_newest_log(folder):
         (folder.path / "pipeline" / started / "pipeline.log").touch()
     output = summary(folder, EXIT_FAILED)
     assert output.strip().endswith(str(folder.path / "pipeline" / "20260102-000000" / "pipeline.log"))
+
+
+@pytest.mark.parametrize("code", [0, EXIT_FAILED])
+def test_what_the_time_of_a_run_with_faults_went_into_is_told_however_it_ended(folder, code):
+    life = Life(folder, num_steps=8)
+    life.supervise()
+    life.begin()
+    life.load(start_s=0.0, checks_s=0.0, rendezvous_s=0.0, init_s=0.0)
+    life.steps(1, 4)
+    life.saved(3)
+    life.fail("signal", after_s=0.0, decide_s=4.0)
+    life.begin()
+    life.steps(4, 8)
+    life.end()
+    life.supervise("end")
+    folder.timeline.touch()
+    lines = summary(folder, code).splitlines()
+    assert "Time        goodput 62 % over 2 attempts (recovery 4.0 s, redone 1.0 s)" in lines
+    assert (f"Timeline    {folder.timeline}" in lines) == (code == 0)
 
 
 def test_a_run_that_was_stopped_says_how_it_goes_on(folder):

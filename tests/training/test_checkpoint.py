@@ -105,14 +105,15 @@ def save_in_vain(rank, source, folder):
     checkpointer.save(1)
     with pytest.raises(OSError, match="No space left"):
         checkpointer.save(2)
-    assert len(failures) == 1 and "No space left" in failures[0] and checkpoints(folder) == []
+    assert all("No space left" in text for text in failures) and checkpoints(folder) == []
+    assert len(failures) == (1 if rank == 0 else 0), "once, not on every rank"
     # What it failed of has passed: the state that there is now is saved, and at once.
     checkpointer.save(3)
     checkpointer._store.wait(60)
     store_tier.dcp.save = write
     checkpointer.save(4)
     assert [path.name for path in checkpoints(folder)] == ["step-00000004"]
-    assert len(failures) == 2
+    assert len(failures) == (2 if rank == 0 else 0)
     checkpointer.wait()
 
 

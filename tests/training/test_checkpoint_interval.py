@@ -54,8 +54,8 @@ def test_the_words_say_what_was_seen_and_what_to_set():
     words = suggestion(SaveCost(4.1, 9, 1000, 500), 7200)
     assert words == (
         "a save takes 9 s and holds training up for 4.1 s; with a failure every 2 h, one every 4.05 min "
-        "(121 steps) would lose least; now it is every 16.7 min (500 steps): set checkpoint.every_steps to 121, or "
-        "checkpoint.every_s to 243"
+        "(121 steps) would lose least; now it is every 16.7 min (500 steps): set checkpoint.every_steps to 121, "
+        "or checkpoint.every_s to 243"
     )
 
 

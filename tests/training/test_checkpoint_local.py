@@ -73,6 +73,7 @@ def save_on_both_tiers(rank, source, folder, local, keep):
         (folder / name_of(4)).rename(folder.parent / "kept")
     dist.barrier()
     restored(3, mine)
+    assert not saving.is_wanted and saver(folder, model, optimizer, local=local).is_wanted, "the store lacks it"
     if rank == 0:
         (folder.parent / "kept").rename(folder / name_of(4))
     dist.barrier()

@@ -10,12 +10,15 @@ import urllib.parse
 import urllib.request
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.runs import free_port
+from tests.training.ledger.lives import START, Life, train_step
 from training.config import RunConfig
-from training.events import Evaluation, EventWriter, Incident, Note, Span, TrainStep, read_events
-from training.exporter import serve_metrics
+from training.events import Alert, Evaluation, EventWriter, Incident, Note, Span, TrainStep, read_events
+from training.exporter import RunCollector, serve_metrics
+from training.ledger import BUCKETS
 from training.run_folder import RunFolder
 
 needs_prometheus = pytest.mark.skipif(
@@ -91,6 +94,7 @@ def test_where_a_run_stands(folder):
         leader.write(STEP)
         after = samples(scrape(url(folder)))
     assert before == {("attempts_total",): 0, ("checkpoints_total",): 0}
+    after = {key: value for key, value in after.items() if key[0] not in OF_LIFE}
     assert after == pytest.approx(
         {
             ("train_step",): 7,
@@ -121,6 +125,76 @@ def test_where_a_run_stands(folder):
             ("checkpoint_seconds", "written"): 3.0,
         }
     )
+
+
+OF_LIFE = {"run_seconds", "goodput_ratio", "last_checkpoint_timestamp_seconds"}
+
+
+def test_what_the_run_s_time_went_into(folder):
+    life = Life(folder, num_steps=10)
+    life.supervise()
+    life.begin()
+    life.load(start_s=2.0)
+    with serve_metrics(folder, attempt=1):
+        life.steps(1, 4)
+        early = samples(scrape(url(folder)))
+        life.write("rank-0", Span(name="checkpoint_write", phase="end", seconds=3.0))
+        life.saved(4)
+        saved_at = life.now
+        life.steps(5, 6)
+        life.alert("slow_link")
+        life.alert("slow_link")
+        life.fail("hang", after_s=15.0)
+        late = samples(scrape(url(folder)))
+    assert early["run_seconds", "start"] == 2.0
+    assert early["run_seconds", "step"] >= 4.0
+    assert early["run_seconds", "redone"] == 0.0
+    assert (late["run_seconds", "step"], late["run_seconds", "redone"], late["run_seconds", "hang"]) == (4, 2, 15)
+    assert late["last_checkpoint_timestamp_seconds",] == saved_at
+    assert late["alerts_total", "slow_link"] == 2
+    wall = sum(value for key, value in late.items() if key[0] == "run_seconds")
+    assert wall == pytest.approx(time.time() - START, abs=60)
+    assert late["goodput_ratio",] == pytest.approx(4 / wall)
+    assert {key[1] for key in late if key[0] == "run_seconds"} == set(BUCKETS)
+
+
+def test_how_long_a_node_has_not_been_heard_of(folder):
+    nodes = folder.attempt(2) / "nodes"
+    nodes.mkdir(parents=True)
+    for node in (0, 1):
+        (nodes / f"{node}.json").write_text("{}")
+    folder.launcher_heartbeat.parent.mkdir(parents=True)
+    # Of an attempt that had more nodes.
+    for node in (0, 1, 2):
+        (folder.launcher_heartbeat.parent / f"node-{node}").write_text("1")
+    with serve_metrics(folder, attempt=2):
+        scrape(url(folder))
+        time.sleep(0.3)
+        (folder.launcher_heartbeat.parent / "node-0").write_text("2")
+        ages = {
+            key[1]: value
+            for key, value in samples(scrape(url(folder))).items()
+            if key[0] == "heartbeat_age_seconds"
+        }
+    assert set(ages) == {"0", "1"}
+    assert ages["0"] < 0.25 < 0.3 <= ages["1"] < 60
+
+
+def test_a_scrape_of_a_long_run_reads_what_is_new_and_no_more(folder):
+    life = Life(folder, num_steps=20_000)
+    life.begin()
+    writer = EventWriter(folder.events, "rank-0", attempt=1)
+    for step in range(1, 3001):
+        life.wait(1.0)
+        writer.write(train_step(step, 20_000).model_copy(update={"time": life.now}))
+    registry = CollectorRegistry()
+    registry.register(RunCollector(folder, 1))
+    generate_latest(registry)
+    writer.write(train_step(3001, 20_000).model_copy(update={"time": life.now + 1}))
+    began = time.thread_time()
+    text = generate_latest(registry).decode()
+    assert time.thread_time() - began < 0.05
+    assert samples(text)["train_step",] == 3001
 
 
 def test_what_is_not_known_is_left_out(folder):
@@ -165,8 +239,11 @@ def test_the_names_are_as_prometheus_wants_them(folder):
         Evaluation(name="step", loss=1.0, num_supervised=1),
         Incident(what="signal"),
         Span(name="checkpoint_write", phase="end", seconds=3.0),
+        Alert(what="straggler", text="slow"),
     ):
         leader.write(event)
+    (folder.attempt(1) / "nodes").mkdir(parents=True)
+    (folder.attempt(1) / "nodes" / "0.json").write_text("{}")
     with serve_metrics(folder, attempt=1):
         text = scrape(url(folder))
     checked = subprocess.run(

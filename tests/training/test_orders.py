@@ -21,3 +21,11 @@ def test_an_order_that_is_half_written_is_none(tmp_path, torn):
     assert orders.attempt() == 0
     orders.give(8)
     assert orders.attempt() == 8
+
+
+def test_nodes_of_an_attempt_can_be_told_to_leave(tmp_path):
+    orders = Orders(tmp_path)
+    orders.end(3)
+    assert orders.attempt() == 4 and orders.says_leave(), "an attempt that runs is ended by a greater number"
+    orders.give(4)
+    assert orders.attempt() == 4 and not orders.says_leave()

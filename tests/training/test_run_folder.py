@@ -270,21 +270,22 @@ def test_attempts_are_numbers_in_ascending_order(folder):
     assert folder.attempt(9) == folder.path / "attempts" / "9"
 
 
-def test_an_evaluation_s_attempts_are_apart_and_all_else_is_the_run_s(tmp_path):
+@pytest.mark.parametrize("purpose", ["evaluation", "health"])
+def test_another_job_s_attempts_are_apart_and_all_else_is_the_run_s(tmp_path, purpose):
     run = RunFolder(tmp_path, "a-run")
-    evaluation = run.seen_from("evaluation")
-    assert evaluation.job_path == run.evaluation == RunFolder.at(run.evaluation).job_path
-    found = RunFolder.at(evaluation.job_path)
-    assert (found.run, found.root, found.purpose, found.path) == ("a-run", tmp_path, "evaluation", run.path)
+    job = run.seen_from(purpose)
+    assert job.job_path == run.path / purpose == RunFolder.at(run.path / purpose).job_path
+    found = RunFolder.at(job.job_path)
+    assert (found.run, found.root, found.purpose, found.path) == ("a-run", tmp_path, purpose, run.path)
     assert (found.events, found.model, found.config_file) == (run.events, run.model, run.config_file)
     assert (
-        found.attempt(1) == run.path / "evaluation/attempts/1"
+        found.attempt(1) == run.path / purpose / "attempts/1"
         and found.launcher_heartbeat != run.launcher_heartbeat
     )
     found.attempt(3).mkdir(parents=True)
     assert found.attempts() == [3] and run.attempts() == []
-    assert (run.rank_prefix, found.rank_prefix) == ("rank-", "evaluation-rank-")
+    assert (run.rank_prefix, found.rank_prefix) == ("rank-", f"{purpose}-rank-")
     # A run of that name is one.
-    named = RunFolder(tmp_path, "evaluation")
-    assert (RunFolder.at(named.path).run, RunFolder.at(named.path).purpose) == ("evaluation", "training")
-    assert RunFolder.at(named.evaluation).run == "evaluation"
+    named = RunFolder(tmp_path, purpose)
+    assert (RunFolder.at(named.path).run, RunFolder.at(named.path).purpose) == (purpose, "training")
+    assert RunFolder.at(named.path / purpose).run == purpose

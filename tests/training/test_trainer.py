@@ -230,7 +230,9 @@ def test_a_rank_that_waits_for_others_at_its_start_dies_of_sigterm_at_once(make_
 
 def test_a_rank_whose_node_died_before_it_could_look_leaves_at_once(make_run):
     run = make_run()
-    assert lonely_rank(run, SHARDLINE_NODE_PID="1").wait(timeout=60) == 143
+    node = subprocess.Popen(["true"])
+    node.wait()
+    assert lonely_rank(run, SHARDLINE_NODE_PID=str(node.pid)).wait(timeout=60) == 143
     assert list(run.folder.events.iterdir()) == []
 
 

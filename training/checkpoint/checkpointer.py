@@ -90,8 +90,12 @@ class Checkpointer:
         self._local_group = self._store_group if local is None else disk_group()
         self._copied = threading.Event()
         self._copied.set()
-        self._is_wanted = False
+        # What the nodes alone have is lost with one of them.
+        self._is_wanted = self._local is not None and (
+            folders.newest_step(self._local) > folders.newest_step(folder)
+        )
         self._has_left_out = False
+        self._like: dict[str, Any] = {}
         self._uploaded = 0
 
     def save(self, step: int, *, block: bool = False) -> bool:
@@ -116,7 +120,7 @@ class Checkpointer:
         started = time.monotonic()
         limit = self._config.timeout_s
         # Once one was left out, the next is made as soon as it can be, see `is_wanted`.
-        patience = 0.0 if self._has_left_out else min(_PATIENCE_S, limit)
+        patience = 0.0 if self._has_left_out else min(_PATIENCE_S, limit / 2)
         ready = self._front.wait(limit if block else patience)
         has_failed = self._store.has_failed or self._front.has_failed
         # All have to know, as they go on together.
@@ -134,7 +138,7 @@ class Checkpointer:
             # The state is whole all the same, and what it fails of may pass: this save is tried, and at once.
             for background in {self._store, self._front}:
                 self._warn_of_failure(background.take_failure())
-        state = training_state(self._model, self._optimizer)
+        self._like = state = training_state(self._model, self._optimizer)
         write = self._write if self._local is None else self._write_local
         if block or failed:
             self._save_now(self._store, self._write, state, step)
@@ -234,15 +238,17 @@ class Checkpointer:
         together(write, self._local_group)
         local_tier.retain(mine, self._config.keep)
         self._written(time.monotonic() - started, "local")
-        self._store.submit("the copy of a checkpoint to the store", lambda: self._upload(state))
+        self._store.submit("the copy of a checkpoint to the store", self._upload)
 
-    def _upload(self, like: dict[str, Any]) -> None:
+    def _upload(self) -> None:
         """Copy the newest checkpoint of the nodes' disks to the store; there may be a newer one since."""
         assert self._local is not None
         newest = [folders.newest_step(self._local)]
         dist.broadcast_object_list(newest, src=0, group=self._store_group)
         if newest[0] > self._uploaded:
-            self._write(local_tier.open_local(self._local / folders.name_of(newest[0]), like), newest[0])
+            # From the file, so that no copy stays in memory for as long as the store takes.
+            state = local_tier.open_local(self._local / folders.name_of(newest[0]), self._like)
+            self._write(state, newest[0])
 
     def _background(self, name: str) -> Background:
         device = local_part(next(self._model.parameters())).device
@@ -265,7 +271,8 @@ class Checkpointer:
         self._has_left_out = True
 
     def _warn_of_failure(self, error: Exception | None) -> None:
-        if error is not None:
+        # All have one, if any has.
+        if error is not None and self._is_leader:
             self._warn(f"a checkpoint could not be written and is made again: {type(error).__name__}: {error}")
 
     def _warn_of_hang(self, what: str) -> None:

@@ -1,6 +1,7 @@
 """Which checkpoint a run goes on from: the newest whose checksums hold."""
 
 import contextlib
+import platform
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -40,7 +41,9 @@ def choose_checkpoint(
         names of those just found damaged.
 
     Raises:
-        UserError: There were checkpoints, but none is whole; or another version of Shardline made one.
+        UserError: There were checkpoints, but none is whole; another version of Shardline made one; or a node's
+        own
+            disk cannot be written to.
     """
     group = disk_group()
     try:
@@ -61,6 +64,7 @@ class _Choice:
         self._damaged: list[str] = []
 
     def make(self) -> tuple[Path | None, list[str]]:
+        together(self._check_local, self._group)
         in_store = set(self._from_leader(lambda: _steps(self._folder)))
         on_nodes = self._steps_on_nodes()
         chosen = None
@@ -77,6 +81,16 @@ class _Choice:
                 f"one, or remove {self._folder} to train from the start"
             )
         return chosen, self._damaged
+
+    def _check_local(self) -> None:
+        if self._mine is not None:
+            try:
+                self._mine.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(
+                    f"checkpoint.local_folder cannot be used on the node {platform.node()}: {error}; mount a disk "
+                    "there that this user may write to, or set it to null"
+                ) from error
 
     def _whole_in_store(self, step: int) -> Path | None:
         checkpoint = self._folder / folders.name_of(step)

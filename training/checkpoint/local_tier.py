@@ -48,13 +48,16 @@ def write_local(state: dict[str, Any], folder: Path, step: int, *, attempt: int,
     staging = staging_of(folder, attempt, step)
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    check_local_space(staging, state, f"this node's part of the checkpoint of step {step}")
-    entries: dict[str, dict[str, Any]] = {}
-    with hashed_file(staging / _FILE, entries) as file:
-        torch.save([_alone(leaf) for leaf in tree_flatten(state)[0]], file)
-    about = about_checkpoint(step, dist.get_world_size(), "local", identity)
-    seal(staging, {**about, "ranks_per_node": _ranks_per_node()}, entries)
-    rename_into_place(staging, folder / name_of(step))
+    try:
+        check_local_space(staging, state, f"this node's part of the checkpoint of step {step}")
+        entries: dict[str, dict[str, Any]] = {}
+        with hashed_file(staging / _FILE, entries) as file:
+            torch.save([_alone(leaf) for leaf in tree_flatten(state)[0]], file)
+        about = about_checkpoint(step, dist.get_world_size(), "local", identity)
+        seal(staging, {**about, "ranks_per_node": _ranks_per_node()}, entries)
+        rename_into_place(staging, folder / name_of(step))
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def fits_here(manifest: Manifest) -> bool:

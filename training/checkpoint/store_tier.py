@@ -40,8 +40,25 @@ def write_to_store(
     Raises:
         UserError: It does not fit the disk; nothing was written.
     """
-    is_leader = dist.get_rank() == 0
-    staging, target = staging_of(folder, attempt, step), folder / name_of(step)
+    staging = staging_of(folder, attempt, step)
+    try:
+        return _write(state, folder, step, staging, identity, group)
+    except BaseException:
+        # No rank writes any more; on a disk that is full, the rest is room for the next.
+        if dist.get_rank() == 0:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _write(
+    state: dict[str, Any],
+    folder: Path,
+    step: int,
+    staging: Path,
+    identity: dict[str, str],
+    group: dist.ProcessGroup,
+) -> Path:
+    is_leader, target = dist.get_rank() == 0, folder / name_of(step)
 
     def begin() -> None:
         if is_leader:

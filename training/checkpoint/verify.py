@@ -13,6 +13,11 @@ _BLOCK = 4 * 2**20
 """Bytes read at once: reading and hashing hold no lock of Python's, and what is between them does."""
 
 
+_NICENESS = 15
+"""About a thirtieth of a core that a training thread wants too; with less, old checkpoints would pile up where
+there are no cores to spare."""
+
+
 class Stopped(Exception):
     """The verification was not finished, because nobody waits for it any more."""
 
@@ -70,4 +75,4 @@ def read_back(path: Path, on_read: Callable[[int], None] = lambda num_bytes: Non
 def be_modest() -> None:
     """Leave the cores to the training: on Linux every thread has a priority of its own."""
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)

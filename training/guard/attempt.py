@@ -30,6 +30,7 @@ from training.guard.memory import oom_kills
 from training.guard.notice import NoticeWatch, aws_notice
 from training.guard.place import Place, host_name, own_address, read_places, write_place
 from training.guard.stacks import flight_recorder_env
+from training.health.gpu import expected_gpus
 from training.health.policy import policy_of
 from training.health.watch import HealthWatch
 from training.heartbeat import Heartbeat
@@ -45,6 +46,12 @@ ends it sooner."""
 _BEAT_S = 2.0
 
 _LOOK_S = 0.2
+
+_LOOKS = 2
+"""The network is not to blame for what is seen once."""
+
+_LOOK_TIMEOUT_S = 2.0
+"""Of a peer, after a hang; the restart waits for it."""
 
 
 class NodeAttempt:
@@ -66,6 +73,7 @@ class NodeAttempt:
         self._source = f"{run.node_prefix}{node}"
         self._pids: dict[int, int] = {}
         self._guard: Guard | None = None
+        self._links: LinkWatch | None = None
         self._notice: str | None = None
 
     def run_ranks(self) -> int:
@@ -95,6 +103,7 @@ class NodeAttempt:
                 return EXIT_INTERRUPTED
             if failure is None:
                 return 0
+            self._look_for_a_cut()
             events.write(self._judge(*failure, has_oom_kill=oom_kills() > kills))
             return _exit_code(failure[1])
 
@@ -179,6 +188,13 @@ class NodeAttempt:
         write_atomically(self.folder / "errors" / f"node-{self.node}.json", json.dumps(record))
         return first, code
 
+    def _look_for_a_cut(self) -> None:
+        """After a hang, tell of peers that do not answer: nobody could meet them in another attempt."""
+        if self._guard is None or self._guard.hang is None or self._links is None:
+            return
+        for _ in range(_LOOKS):
+            self._links.look(_LOOK_TIMEOUT_S)
+
     def _judge(self, rank: int, code: int, *, has_oom_kill: bool) -> RanksEnded:
         hang = self._guard.hang if self._guard else None
         if hang is not None:
@@ -231,13 +247,13 @@ class NodeAttempt:
             os.kill(os.getpid(), signal.SIGTERM)
 
         responder = Responder()
-        links = LinkWatch(self.node, lambda: read_places(self.folder), slow)
-        watches: list[LinkWatch | NoticeWatch] = [links]
+        self._links = LinkWatch(self.node, lambda: read_places(self.folder), slow)
+        watches: list[LinkWatch | NoticeWatch] = [self._links]
         if self.config.resilience.preemption_notice == "aws":
             watches.append(NoticeWatch(aws_notice, leave))
         health: HealthWatch | None = None
         if self.config.resilience.health_checks:
-            gpus = self.config.cluster.gpus_per_node or None
+            gpus = expected_gpus(self.config.cluster)
             health = HealthWatch(policy_of(self.run), events.write, num_gpus=gpus, node=self.node)
         over = threading.Event()
         orders = threading.Thread(target=self._obey, args=(over,), name="orders", daemon=True)

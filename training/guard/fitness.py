@@ -1,8 +1,9 @@
 """Whether this machine is fit for its ranks: looked at before they meet, and while they run."""
 
 from training.checkpoint.folders import checkpoints
-from training.events import Alert, EventWriter, Note
+from training.events import EventWriter, Note
 from training.guard.place import host_name
+from training.health.gpu import expected_gpus
 from training.health.policy import policy_of
 from training.health.quick import run_quick
 from training.health.result import failures
@@ -24,7 +25,7 @@ def unfit(run: RunFolder, attempt: int, node: int, events: EventWriter) -> str:
     results = run_quick(
         policy_of(run),
         run.path,
-        num_gpus=run.config().cluster.gpus_per_node or None,
+        num_gpus=expected_gpus(run.config().cluster),
         checkpoint_bytes=_newest_bytes(run),
         clocks=run.attempt(attempt) / "clocks",
         node=str(node),
@@ -32,12 +33,7 @@ def unfit(run: RunFolder, attempt: int, node: int, events: EventWriter) -> str:
     for result in results:
         if result.status == "warning":
             events.write(Note(level="warning", text=f"{host_name()}: {result.name}: {result.text}"))
-    failed = failures(results)
-    if failed and not any(result.name != "disk_space" for result in failed):
-        # Another machine has the same store, and the ranks themselves refuse a save that does not fit.
-        events.write(Alert(what="health", host=host_name(), node=node, text=failed[0].text))
-        return ""
-    return "\n".join(f"{result.name}: {result.text}; {result.advice}" for result in failed)
+    return "\n".join(f"{result.name}: {result.text}; {result.advice}" for result in failures(results))
 
 
 def _newest_bytes(run: RunFolder) -> int | None:

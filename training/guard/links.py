@@ -67,15 +67,16 @@ class LinkJudge:
     def __init__(self) -> None:
         self._usual: dict[int, float] = {}
 
-    def __call__(self, node: int, seconds: float | None) -> str | None:
+    def __call__(self, node: int, seconds: float | None, timeout_s: float = _TIMEOUT_S) -> str | None:
         """What is wrong with the link to a node, if anything.
 
         Args:
             node: The far end.
             seconds: The round trip; None: there was no answer.
+            timeout_s: Within so many seconds.
         """
         if seconds is None:
-            return f"no answer in {_TIMEOUT_S:g} s"
+            return f"no answer in {timeout_s:g} s"
         usual = self._usual.get(node)
         if seconds > _SLOW_S and (usual is None or seconds > _TIMES * usual):
             before = "" if usual is None else f", usually {usual * 1000:.1f} ms"
@@ -117,12 +118,20 @@ class LinkWatch:
         """End; does not wait for a measurement that is under way."""
         self._stop.set()
 
+    def look(self, timeout_s: float = _TIMEOUT_S) -> None:
+        """Measure now.
+
+        Args:
+            timeout_s: Seconds after which a peer counts as one that does not answer.
+        """
+        for place in peers(self._node, self._places()):
+            problem = self._judge(place.node, round_trip(place, timeout_s), timeout_s)
+            if problem is not None and not self._stop.is_set():
+                self._on_slow(place, problem)
+
     def _run(self) -> None:
         while not self._stop.wait(self._every_s):
-            for place in peers(self._node, self._places()):
-                problem = self._judge(place.node, round_trip(place))
-                if problem is not None and not self._stop.is_set():
-                    self._on_slow(place, problem)
+            self.look()
 
 
 def peers(node: int, places: Mapping[int, Place]) -> list[Place]:
@@ -132,10 +141,10 @@ def peers(node: int, places: Mapping[int, Place]) -> list[Place]:
     return [places[number] for number in after[:_MAX_PEERS] if places[number].port]
 
 
-def round_trip(place: Place) -> float | None:
+def round_trip(place: Place, timeout_s: float = _TIMEOUT_S) -> float | None:
     """Median round trip of a byte over a connection that stands, in seconds; None: no answer in time."""
     try:
-        with socket.create_connection((place.address, place.port), timeout=_TIMEOUT_S) as connection:
+        with socket.create_connection((place.address, place.port), timeout=timeout_s) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             times = []
             for _ in range(_TRIPS):

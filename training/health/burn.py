@@ -27,10 +27,12 @@ class Products:
         is_cpu = device.type == "cpu"
         self.size = _SIZE["cpu" if is_cpu else "accelerator"]
         self.dtype = torch.float32 if is_cpu else torch.bfloat16
-        # Drawn on the CPU, so that the numbers are the same whatever the device.
+        # Drawn on the CPU, so that the numbers are the same whatever the device; one by one, to take less memory.
         generator = torch.Generator().manual_seed(_SEED)
-        shape = (_PRODUCTS + 1, self.size, self.size)
-        self._matrices = torch.randn(shape, generator=generator).to(device, self.dtype)
+        shape = (self.size, self.size)
+        self._matrices = [
+            torch.randn(shape, generator=generator).to(device, self.dtype) for _ in range(_PRODUCTS + 1)
+        ]
         self._weights = torch.arange(1, self.size + 1, device=device, dtype=torch.int64)
 
     def digests(self) -> torch.Tensor:

@@ -3,10 +3,11 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from training.config import ClusterConfig
 from training.health.bounded import ask
 from training.health.nvml import NOT_HERE
 from training.health.policy import Thresholds
@@ -16,7 +17,10 @@ _MIB = 2**20
 
 _PARTS = ("gpu_recovery", "gpu_ecc", "gpu_rows", "gpu_memory", "gpu_throttle", "nvlink")
 
-_DEVICE_FILES = "nvidia[0-9]*"
+_WHOLE_GPUS = "nvidia.com/gpu"
+"""Resource of the device plugin; others are parts of GPUs, or of other makers."""
+
+DEVICE_FILES = "nvidia[0-9]*"
 
 _RECOVERY = {1: "a reset of the GPU", 2: "a reboot", 3: "draining of its links", 4: "draining and a reset"}
 """NVML_GPU_RECOVERY_ACTION_*; greater numbers came later."""
@@ -38,12 +42,12 @@ def check_gpus(
         devices: Where the driver's device files are.
         probe: Command that reads the GPUs; by default `python -m training.health.nvml`.
     """
-    has_driver = any(devices.glob(_DEVICE_FILES))
+    has_driver = any(devices.glob(DEVICE_FILES))
     if not has_driver and not num_gpus:
-        what = f"no NVIDIA GPU: there is no {devices / _DEVICE_FILES}"
+        what = f"no NVIDIA GPU: there is no {devices / DEVICE_FILES}"
         return [CheckResult("gpus", "not_present", what), *_untold("no NVIDIA GPU")]
     command = list(probe) or [sys.executable, "-m", "training.health.nvml"]
-    deadline = time.monotonic() + limits.leftover_wait_s
+    deadline = None
     while True:
         started = time.monotonic()
         answer = ask(command, limits.driver_timeout_s)
@@ -61,9 +65,22 @@ def check_gpus(
             reading = {"error": f"reading failed with exit code {answer.code}: {last}", "driver": None, "gpus": []}
         results = judge_gpus(reading, limits, num_gpus, has_driver=has_driver, took_s=took_s)
         left = any(result.name == "gpu_memory" and result.status == "failed" for result in results)
+        deadline = deadline or time.monotonic() + limits.leftover_wait_s
         if not left or time.monotonic() >= deadline:
             return results
         time.sleep(min(2.0, limits.leftover_wait_s))
+
+
+def expected_gpus(cluster: ClusterConfig, limits: Mapping[str, str] | None = None) -> int | None:
+    """How many GPUs each node has to have; None where that is not said, or they are not whole ones of NVIDIA.
+
+    Args:
+        cluster: The run's.
+        limits: Of the node's pod, where they are known.
+    """
+    if cluster.gpu_resource != _WHOLE_GPUS:
+        return None
+    return int((limits or {}).get(_WHOLE_GPUS, cluster.gpus_per_node or 0)) or None
 
 
 def judge_gpus(

@@ -150,11 +150,9 @@ class AttemptLog:
         """Intervals that `_settled` may change: those up to the first step, and those that are cut off or lost."""
         last = len(self.intervals)
         first = last if self._first is None else self._first + 1
-        lost_from = close.lost_from
         while last > first:
             interval = self.intervals[last - 1]
-            is_lost = lost_from is not None and interval.step is not None and interval.step >= lost_from
-            if interval.end <= close.limit and not is_lost:
+            if interval.end <= close.limit and not _is_lost(interval, close):
                 break
             last -= 1
         return [*range(first), *range(last, len(self.intervals))]
@@ -172,11 +170,8 @@ class AttemptLog:
             yield raw._replace(end=until, bucket=head)
             start = until
         if end > start:
-            yield raw._replace(start=start, end=end, bucket=self._kept(raw, close.lost_from))
-
-    def _kept(self, raw: Interval, lost_from: int | None) -> Bucket:
-        is_lost = lost_from is not None and raw.step is not None and raw.step >= lost_from
-        return "redone" if is_lost and raw.bucket in ("step", "data_wait") else raw.bucket
+            is_redone = bucket in ("step", "data_wait") and _is_lost(raw, close)
+            yield raw._replace(start=start, end=end, bucket="redone" if is_redone else bucket)
 
     def _tail(self, close: Close) -> Iterator[Interval]:
         """From the last event to the ranks' end."""
@@ -277,3 +272,7 @@ class AttemptLog:
     def _time_of(self, time: float, ceiling: int) -> int:
         seen = microseconds(time)
         return self.cursor if seen is None else max(self.cursor, min(seen + self._offset, ceiling))
+
+
+def _is_lost(interval: Interval, close: Close) -> bool:
+    return close.lost_from is not None and interval.step is not None and interval.step >= close.lost_from

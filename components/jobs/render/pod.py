@@ -8,6 +8,8 @@ from components.jobs.job import PodSettings, TrainingJob
 
 _SHARED_MEMORY = "shared-memory"
 
+HEALTH_CONTAINER = "health"
+
 HOSTNAME = "kubernetes.io/hostname"
 
 
@@ -42,6 +44,23 @@ def env(job: TrainingJob, kind: JobKind) -> list[dict[str, Any]]:
     host = {"fieldRef": {"fieldPath": "spec.nodeName"}}
     entries["SHARDLINE_HOST"] = {"name": "SHARDLINE_HOST", "valueFrom": host}
     return [entries[name] for name in sorted(entries)]
+
+
+def init_containers(job: TrainingJob, kind: JobKind) -> list[dict[str, Any]]:
+    """The check of the machine, with the same devices and volumes as the ranks."""
+    pods = _pods(job)
+    if not pods.health_command:
+        return []
+    container = {
+        "name": HEALTH_CONTAINER,
+        "image": pods.image,
+        "command": list(pods.health_command),
+        "env": env(job, kind),
+        "resources": resources(job),
+        "volumeMounts": volume_mounts(job),
+        "securityContext": CONTAINER_SECURITY,
+    }
+    return [without_empty(container)]
 
 
 def resources(job: TrainingJob) -> dict[str, Any]:

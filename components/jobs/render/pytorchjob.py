@@ -108,6 +108,7 @@ def _pod_spec(job: TrainingJob) -> dict[str, Any]:
     )
     return pod.without_empty(
         {
+            "initContainers": pod.init_containers(job, PYTORCHJOB),
             "containers": [container],
             "volumes": pod.volumes(job),
             "securityContext": pod.POD_SECURITY,

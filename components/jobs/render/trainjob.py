@@ -16,7 +16,8 @@ def render_trainjob(job: TrainingJob, namespace: str) -> dict[str, Any]:
     """The manifest of a TrainJob.
 
     The runtime `torch-distributed` starts its nodes; what it has no field for comes as a patch of that runtime.
-    The kind has no time to live, no grace period of the pods, no priority class and no choice of a rendezvous.
+    The kind has no time to live, no grace period of the pods, no priority class, no choice of a rendezvous, and
+    takes no init container, so that the node's own checks are the only ones.
 
     Args:
         job: The attempt; it has pod settings.

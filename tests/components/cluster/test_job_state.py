@@ -82,6 +82,17 @@ def test_how_a_pod_ended():
     assert pod_end(PYTORCHJOB, pod(ended, name="other")) is None, "a sidecar's end is not the pod's"
 
 
+def test_a_pod_that_its_init_container_kept_from_starting_ended_with_that_ones_code():
+    init = {"name": "health", "state": {"terminated": {"exitCode": 201, "reason": "Error", "finishedAt": "now"}}}
+    waiting = {"waiting": {"reason": "PodInitializing"}}
+    end = pod_end(PYTORCHJOB, pod(waiting, "Failed", initContainerStatuses=[init]))
+    assert (end.exit_code, end.reason) == (201, "Error")
+    assert pod_end(PYTORCHJOB, pod(waiting, "Pending", initContainerStatuses=[init])) is None
+    passed = {"name": "health", "state": {"terminated": {"exitCode": 0}}}
+    ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    assert pod_end(PYTORCHJOB, pod(ended, "Failed", initContainerStatuses=[passed])).exit_code == 1
+
+
 @pytest.mark.parametrize(
     ("waiting", "said"),
     [

@@ -229,3 +229,9 @@ def test_a_single_document_has_no_interval(data):
 def test_dataset_facts_keep_what_they_do_not_know():
     facts = dataset_facts({"num_truncated": 3, "some_thing": "x", "missing": None, "source": "s", "parts": [{}]})
     assert facts == {"Rows cut at the end": "3", "Some thing": "x"}
+
+
+def test_what_the_training_s_time_went_into_is_told_where_it_is_known():
+    assert "Over the whole time" not in render_report(report_data())
+    page = render_report(replace(report_data(), goodput="goodput 87 % over 2 attempts (redone 12 s)"))
+    assert "Over the whole time: goodput 87 % over 2 attempts (redone 12 s)" in page

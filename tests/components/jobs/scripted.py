@@ -1,4 +1,4 @@
-"""Jobs whose nodes do what a test says, in this process: the supervisor sees their files, events and heartbeats."""
+"""Jobs whose nodes do what a test says, in this process: what is seen of them is files, events and heartbeats."""
 
 import json
 import time
@@ -24,6 +24,7 @@ class Scene:
         made: The jobs that were made.
         ran: The attempts that nodes have begun, with their job and their machines.
         stopped: Names of the jobs that were stopped.
+        had_to_leave: Whether their nodes were told before to end their ranks at once.
     """
 
     folder: object
@@ -34,6 +35,7 @@ class Scene:
     made: list = field(default_factory=list)
     ran: list = field(default_factory=list)
     stopped: list = field(default_factory=list)
+    had_to_leave: list = field(default_factory=list)
     jobs: dict = field(default_factory=dict)
 
 
@@ -105,8 +107,8 @@ class ScriptedLauncher:
             self.scene.script.pop(0)(self)
         state["beats"] += 1
         if state["later"] and time.monotonic() > state["later"][0]:
-            state.pop("later")[1]()
-            state["later"] = None
+            (_, act), state["later"] = state["later"], None
+            act()
         for node in set(range(self.job.num_nodes)) - state["dead"]:
             path = self.folder.launcher_heartbeat.with_name(f"node-{node}")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,6 +129,7 @@ class ScriptedLauncher:
 
     def stop(self):
         self.scene.stopped.append(self.job.name)
+        self.scene.had_to_leave.append(Orders(self.folder.job_path).says_leave())
         self.scene.jobs.pop(self.job.name, None)
         self.state["phase"] = Phase.GONE
 

@@ -70,10 +70,10 @@ def test_a_jobs_name_and_all_that_is_made_of_it_are_dns_labels(run, attempt, nod
         assert len(made) <= 63
 
 
-@given(run=RUNS, attempt=ATTEMPTS, nodes=NODES)
-def test_no_evaluation_has_the_name_of_a_training(run, attempt, nodes):
-    name = job_name(run, attempt, nodes, "evaluation")
-    assert name.endswith(f"-e{attempt}") and len(f"{name}-node-0-{nodes - 1}-abcde") <= 63
+@given(run=RUNS, attempt=ATTEMPTS, nodes=NODES, purpose=st.sampled_from(["evaluation", "health"]))
+def test_no_other_job_has_the_name_of_a_training(run, attempt, nodes, purpose):
+    name = job_name(run, attempt, nodes, purpose)
+    assert name.endswith(f"-{purpose[0]}{attempt}") and len(f"{name}-node-0-{nodes - 1}-abcde") <= 63
     assert name != job_name(name, attempt, nodes) and name != job_name(run, attempt, nodes)
 
 
@@ -116,7 +116,11 @@ def test_a_task_without_settings_changes_nothing(folder):
     described = describe_job(config(), folder, 1, TaskSettings.of(empty))
     assert described == describe_job(config(), folder, 1)
     assert described.pods.limits == {GPU: "8"}
-    assert described.pods.env == {**DEFAULT_ENV, "SHARDLINE_HEARTBEAT_TIMEOUT_S": "300"}
+    assert described.pods.env == {
+        **DEFAULT_ENV,
+        "SHARDLINE_HEARTBEAT_TIMEOUT_S": "300",
+        "SHARDLINE_STAY_S": "60",
+    }
 
 
 def test_what_was_set_on_the_task_reaches_the_pods(folder):

@@ -18,7 +18,7 @@ STUCK = dataclasses.replace(ALIVE, saved_from=20, saved=20)
 
 
 def incident(what, **more):
-    return Incident(**{"what": what, "fingerprint": what, "host": "a", "step": 5, **more})
+    return Incident(**{"what": what, "fingerprint": what, "host": "a", "rank": 0, "step": 5, **more})
 
 
 def past(what, number=1, **more):
@@ -83,6 +83,7 @@ def test_the_same_failure_twice_without_progress_is_the_program_s():
     between = [past("exception"), past("signal", 2, saved_from=10)]
     assert decided("exception", between).retry, "a newer checkpoint was saved since"
     assert not decided("exception", [past("exception"), past("signal", 2)]).retry
+    assert decided("exception", [past("exception")], rank=None).retry, "no rank has said what it is"
 
 
 @pytest.mark.parametrize(

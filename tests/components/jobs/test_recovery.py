@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from components.cluster.job_state import Phase
 from components.jobs.attempts import read_record, write_record
 from components.jobs.describe import TaskSettings
 from components.jobs.exclusions import excluded
@@ -12,7 +13,7 @@ from components.jobs.supervisor import Work, bring_home
 from components.step import Step, StepFailed
 from tests.components.jobs.scripted import Scene, ScriptedJobs, done, killed, raised
 from training.errors import EXIT_FAILED, EXIT_STOP, UserError
-from training.events import Decided, Incident, read_events
+from training.events import Alert, Decided, Incident, RanksEnded, read_events
 from training.orders import Orders
 from training.resolve import resolve
 from training.run_folder import RunFolder
@@ -105,6 +106,7 @@ def test_ranks_that_lost_a_peer_wait_for_word_of_it_and_its_node_is_replaced(pla
     assert play.incidents == [(1, "node_lost", "b")] and play.actions == ["restart_elsewhere"]
     assert play.scene.ran[1] == (2, "run-2", "a", "spare")
     assert play.scene.stopped == ["run-1"] and excluded(play.folder) == ("b",)
+    assert play.scene.had_to_leave == [True], "ranks without their peer cannot save"
     assert play.events(Decided)[0].excluded == ("b",)
     assert "b" in (play.folder.attempt(1) / "report.md").read_text()
 
@@ -116,6 +118,18 @@ def test_a_node_that_falls_silent_is_lost_although_no_rank_has_ended(play):
 
     play(act, done)
     assert play.incidents == [(1, "node_lost", "a")]
+
+
+def test_nodes_whose_ranks_have_saved_and_left_are_not_lost_while_their_job_ends(play):
+    def act(launcher):
+        launcher.begin()
+        launcher.end_ranks(0, "preempted", exit_code=143)
+        launcher.end_ranks(1, exit_code=143)
+        launcher.state["dead"] = {0, 1}
+        launcher.later(0.6, lambda: launcher.end_job(what="preempted", exit_code=143, host="a"))
+
+    play(act, done)
+    assert play.incidents == [(1, "preempted", "a")] and excluded(play.folder) == ()
 
 
 def test_without_a_spare_the_run_goes_on_smaller_and_grows_again_at_the_next_restart(play):
@@ -170,6 +184,7 @@ def test_a_fatal_alert_ends_the_attempt_and_one_that_is_not_does_not(play):
 
     play(act, done)
     assert play.incidents == [(1, "node_suspect", "b")] and excluded(play.folder) == ("b",)
+    assert play.scene.had_to_leave == [False], "its ranks may save"
 
 
 def test_alerts_about_more_than_half_of_the_machines_end_nothing(play, capsys):
@@ -182,6 +197,35 @@ def test_alerts_about_more_than_half_of_the_machines_end_nothing(play, capsys):
     play(act)
     assert play.incidents == [] and excluded(play.folder) == ()
     assert "a, b stays in use" in capsys.readouterr().out
+
+
+def test_nodes_of_a_job_that_its_queue_takes_back_are_not_lost(play):
+    def act(launcher):
+        def take_back():
+            launcher.state["phase"], launcher.state["dead"] = Phase.QUEUED, {0, 1}
+            launcher.later(0.5, admit)
+
+        def admit():
+            launcher.state["phase"] = Phase.RUNNING
+            launcher.later(0.5, launcher.finish)
+
+        launcher.begin()
+        launcher.end_ranks(0, "preempted", exit_code=143)
+        launcher.later(0.1, take_back)
+
+    play(act)
+    assert play.incidents == [] and set(play.record(1)["phases"]) == {"running", "queued", "succeeded"}
+
+
+def test_alerts_and_words_of_another_job_of_the_run_are_not_this_one_s(play):
+    def act(launcher):
+        launcher.begin()
+        launcher.write("evaluation-node-0", Alert(what="xid", host="a", text="XID 79", is_fatal=True))
+        launcher.write("evaluation-node-0", RanksEnded(node=0, host="a", what="oom"))
+        launcher.later(1.3, launcher.finish)
+
+    play(act)
+    assert play.incidents == []
 
 
 def test_a_link_that_is_slow_twice_is_acted_on_and_one_that_is_slow_once_is_not(play):
@@ -339,10 +383,14 @@ def test_failures_of_earlier_starts_count_by_their_pipeline_job(play):
     play(killed(), done, pipeline_job="another")
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"past": 3}', '{"past": {"what": 5, "saved": "x"}}'])
+PASTS = [{"ended": 1, "past": past} for past in (3, {}, {"what": 5, "saved": "x", "host": None, "more": 1})]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"past": 3}', *PASTS])
 def test_a_record_that_is_damaged_holds_nothing_up(play, content):
     play.folder.attempt(1).mkdir(parents=True)
-    (play.folder.attempt(1) / "attempt.json").write_text(content)
+    text = content if isinstance(content, str) else json.dumps({"number": 1, "pipeline_job": "job", **content})
+    (play.folder.attempt(1) / "attempt.json").write_text(text)
     play(done, pipeline_job="job")
     assert play.names == ["run-2"] and Orders(play.folder.job_path).attempt() == 2
     assert json.loads((play.folder.attempt(2) / "attempt.json").read_text())["phases"]

@@ -392,10 +392,34 @@ def test_its_pods_keep_to_the_pod_security_level_restricted(spec, kind):
         assert not any("hostPort" in port for port in container.get("ports", []))
 
 
+def test_a_machine_with_gpus_is_checked_in_an_init_container_with_the_same_devices():
+    spec = pod_of(manifest("two-nodes-efa", "pytorchjob"))["spec"]
+    (init,), (main,) = spec["initContainers"], spec["containers"]
+    gpus = main["resources"]["limits"]["nvidia.com/gpu"]
+    run = "/mnt/store/runs/a-run"
+    assert init["command"] == ["python", "-m", "training.health", "--run", run, "--gpus", gpus]
+    for field in ("image", "env", "resources", "volumeMounts", "securityContext"):
+        assert init[field] == main[field]
+    # Without GPUs there is little to check, and a TrainJob's runtime patch cannot add one.
+    assert "initContainers" not in pod_of(manifest("minimal-cpu", "pytorchjob"))["spec"]
+    assert "initContainers" not in pod_of(manifest("two-nodes-efa", "trainjob"))["spec"]
+
+
+def test_no_init_container_where_checks_are_switched_off():
+    sections = {
+        "model": {"name": "m"},
+        "data": {"train": "d"},
+        "cluster": {"store_claim": "s", "gpus_per_node": 8},
+    }
+    config = resolve({**sections, "resilience": {"health_checks": False}})
+    described = describe_job(config, RunFolder("/mnt/store", "a-run"), 1)
+    assert described.pods.health_command == ()
+    assert "initContainers" not in pod_of(render_pytorchjob(described, "demo"))["spec"]
+
+
 @all_manifests
 def test_each_node_is_one_container_that_runs_the_training_program(spec, kind):
     rendered = manifest(spec, kind)
-    assert "initContainers" not in pod_of(rendered)["spec"]
     (container,) = pod_of(rendered)["spec"]["containers"]
     assert container["name"] == KINDS[kind].container
     assert container["command"] == ["python", "-m", "training.node", "/mnt/store/runs/a-run"]
@@ -432,6 +456,7 @@ def test_a_node_knows_its_attempt_its_place_and_that_it_has_a_launcher(spec, kin
     assert env["SHARDLINE_WATCH_LAUNCHER"]["value"] == "1"
     place = env["SHARDLINE_NODE"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert place == f"metadata.labels['{KINDS[kind].node_label}']"
+    assert env["SHARDLINE_HOST"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
     # They are the operator's, and a TrainJob is refused for them.
     assert not any(name.startswith("PET_") for name in env)
 
@@ -466,16 +491,18 @@ def test_each_alternative_of_an_affinity_leaves_the_excluded_machines_out(kind):
     apart = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["node-10", "node-9"]}
     zones = [term["matchExpressions"][0]["values"] for term in terms]
     assert zones == [["a"], ["b"]]
-    assert all(term["matchExpressions"][1] == apart for term in terms)
+    assert all(apart in term["matchExpressions"] for term in terms)
     assert affinity["podAntiAffinity"] == GPU_NODES["podAntiAffinity"]
 
 
 @pytest.mark.parametrize("kind", RENDER)
-def test_without_an_affinity_the_excluded_machines_are_all_there_is_to_say(kind):
+def test_without_an_affinity_pods_keep_away_from_excluded_machines_and_those_that_hyperpod_gives_up(kind):
     excluded = dataclasses.replace(MINIMAL, pods=dataclasses.replace(MINIMAL.pods, excluded_hosts=("bad",)))
     affinity = pod_of(RENDER[kind](excluded, "demo"))["spec"]["affinity"]
     apart = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["bad"]}
-    required = {"nodeSelectorTerms": [{"matchExpressions": [apart]}]}
+    unfit = ["Unschedulable", "UnschedulablePendingReboot", "UnschedulablePendingReplacement"]
+    healthy = {"key": "sagemaker.amazonaws.com/node-health-status", "operator": "NotIn", "values": unfit}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [healthy, apart]}]}
     assert affinity == {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
@@ -547,7 +574,7 @@ def test_hyperpod_is_asked_for_automatic_resume_on_the_job():
     annotations = manifest("everything", "pytorchjob")["metadata"]["annotations"]
     assert annotations["sagemaker.amazonaws.com/enable-job-auto-resume"] == "true"
     assert annotations["sagemaker.amazonaws.com/job-max-retry-count"] == "3"
-    assert "sagemaker" not in yaml.safe_dump(manifest("two-nodes-efa", "pytorchjob"))
+    assert "sagemaker.amazonaws.com/enable" not in yaml.safe_dump(manifest("two-nodes-efa", "pytorchjob"))
 
 
 def test_ranks_cannot_talk_to_the_cluster():

@@ -19,6 +19,7 @@ from tests.doubles.hub import serve_hub
 from tests.doubles.models import save_tiny_model
 from training.errors import EXIT_INVALID, UserError
 from training.events import Note, Span, read_events
+from training.health.policy import policy_of
 from training.run_folder import RunFolder
 from training.store import Store
 
@@ -398,3 +399,23 @@ def test_a_recipe_can_come_as_its_own_text(step, write_recipe, model):
     assert step.folder.config().training.seed == 9
     (problem,) = problems(lambda: prepare(step, "{model: [", "", {}))
     assert "the recipe that was given as text is not valid YAML" in problem
+
+
+# The health policy
+
+
+def test_a_health_policy_is_checked_and_kept_in_the_runs_folder(step, tmp_path, write_recipe):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("xids: {31: reset}")
+    with step:
+        prepare(step, write_recipe(resilience={"health_policy": str(policy)}), "", {})
+    policy.unlink()
+    assert policy_of(step.folder).xids[31].action == "reset"
+
+
+def test_a_health_policy_with_an_unknown_xid_is_refused_before_anything_is_made(step, tmp_path, write_recipe):
+    (tmp_path / "policy.yaml").write_text("xids: {78: reset}")
+    recipe = write_recipe(resilience={"health_policy": str(tmp_path / "policy.yaml")})
+    with pytest.raises(UserError, match="no rule for the XID 78; the nearest is 79"):
+        prepare(step, recipe, "", {})
+    assert not step.folder.config_file.exists()

@@ -6,6 +6,7 @@ import pytest
 
 from components.step import Step
 from components.stop_training.component import stop_training
+from tests.training.ledger.lives import Life
 from training.errors import UserError
 from training.events import Note, Span, read_events
 from training.run_folder import RunFolder
@@ -87,3 +88,17 @@ def test_a_pipeline_that_is_made_to_go_on_later_may_train_again(store):
 def test_a_run_that_preflight_refused_can_be_closed(store):
     close(store)
     assert not RunFolder(store.root, "a-run").config_file.exists()
+
+
+def test_the_page_about_the_run_s_time_is_there_whatever_became_of_the_training(store):
+    folder = RunFolder(store.root, "a-run")
+    close(store)
+    assert not folder.timeline.exists(), "it has made no attempt"
+    life = Life(folder)
+    life.supervise()
+    life.begin()
+    life.load()
+    life.steps(1, 3)
+    close(store)
+    page = folder.timeline.read_text()
+    assert "Ended" in page and "steps that count" in page

@@ -8,7 +8,7 @@ import pytest
 
 from components.step import Interrupted
 from components.tracking.live import LiveLog
-from tests.registering import START, ReadyRun, client_of, register, write_steps
+from tests.registering import START, ReadyRun, client_of, register, write_attempt, write_steps
 from tests.runs import free_port
 from training.config import RunConfig
 from training.run_folder import RunFolder
@@ -57,6 +57,25 @@ def test_steps_are_seen_as_they_come_and_registering_adds_what_is_left(fresh_run
     write_steps(fresh_run, attempt=3, steps=range(4, 5), start=START + 20, loss=3.0)
     register(fresh_run)
     assert losses(fresh_run) == [(step, "FINISHED") for step in (1, 2, 3, 4)]
+
+
+def test_the_goodput_is_seen_while_it_trains_and_after_an_incident(fresh_run: RunFolder) -> None:
+    with LiveLog(fresh_run, fresh_run.config(), print, **FAST):
+        write_attempt(fresh_run, 1, "oom", START - 5, seconds=20)
+        write_steps(fresh_run, attempt=1, steps=range(1, 5), start=START, loss=3.0)
+        wait_for(lambda: bool(points(fresh_run, "goodput")))
+        # Once, until it has grown by a hundredth, or something failed.
+        first = len(points(fresh_run, "goodput"))
+        write_steps(fresh_run, attempt=2, steps=range(3, 5), start=START + 30, loss=3.0)
+        wait_for(lambda: len(losses(fresh_run)) == 4)
+        assert len(points(fresh_run, "goodput")) == first
+    assert len(points(fresh_run, "goodput/recovery")) >= 1
+
+
+def points(folder: RunFolder, key: str) -> list[int]:
+    client = client_of(f"sqlite:///{folder.root}/mlflow.db")
+    found = client.search_runs(["1"], filter_string="tags.`shardline.run` = 'demo'")
+    return [point.step for run in found for point in client.get_metric_history(run.info.run_id, key)]
 
 
 @pytest.mark.parametrize(("error", "status"), [(RuntimeError, "FAILED"), (Interrupted, "KILLED")])

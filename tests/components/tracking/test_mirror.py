@@ -1,5 +1,8 @@
 """A run in MLflow: its attempts, its curves, and that it is found again."""
 
+import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,7 +10,8 @@ import pytest
 from components.tracking.connection import connect
 from components.tracking.mirror import Mirror
 from tests.registering import START, ReadyRun, client_of, register, write_attempt, write_steps, write_system
-from training.events import read_events
+from training.events import Decided, EventWriter, read_events
+from training.ledger import Ledger
 from training.run_folder import RunFolder
 
 
@@ -78,6 +82,37 @@ def test_system_metrics_of_several_nodes_are_told_apart(ready_run: ReadyRun) -> 
     made = register(folder)
     names = client_of(made.tracking_uri).get_run(made.mlflow_run_id).data.metrics
     assert {f"system/node-{node}/cpu_utilization_percentage" for node in (0, 1)} <= set(names)
+
+
+def test_what_the_run_s_time_went_into(ready_run: ReadyRun) -> None:
+    folder = with_attempts(ready_run())
+    folder.timeline.write_text("<html>timeline</html>")
+    decider = EventWriter(folder.events, "train", attempt=1)
+    decider.write(
+        Decided(time=START + 46, action="restart_elsewhere", reason="it was alone", excluded=("host-3", "host-4"))
+    )
+    decider.close()
+    made = register(folder)
+    client = client_of(made.tracking_uri)
+    ledger = Ledger.of(folder)
+    assert ledger.totals is not None and "recovery" in ledger.seconds
+    step = round(ledger.totals.wall_s)
+    assert history(client, made.mlflow_run_id, "goodput") == [(step, ledger.goodput)]
+    for bucket, seconds in ledger.seconds.items():
+        assert history(client, made.mlflow_run_id, f"goodput/{bucket}") == [(step, seconds)]
+    (incident,) = mlflow_json(client, made.mlflow_run_id, "incidents.json")
+    assert (incident["attempt"], incident["what"], incident["action"]) == (1, "oom", "restart_elsewhere")
+    assert incident["excluded"] == ["host-3", "host-4"]
+    names = {file.path for file in client.list_artifacts(made.mlflow_run_id)}
+    assert {"incidents.json", "timeline.html"} <= names
+    first, _ = runs_of(client, made.mlflow_run_id)
+    told = {"decision": "restart_elsewhere", "decision_reason": "it was alone", "excluded": "host-3, host-4"}
+    assert {key: first.data.tags[f"shardline.{key}"] for key in told} == told
+
+
+def mlflow_json(client: Any, run_id: str, name: str) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return json.loads(Path(client.download_artifacts(run_id, name, folder)).read_text())
 
 
 def test_logging_again_adds_nothing(ready_run: ReadyRun) -> None:

@@ -69,7 +69,7 @@ fi
     assert (incident.what, incident.exit_code, incident.node) == ("exception", 3, "run-1-worker-1")
     assert "exited with code 3" in incident.evidence or "exit code 3" in incident.evidence
     page = (run.folder.attempt(1) / "report.md").read_text()
-    assert "run: attempt 1 failed" in page and "exit code 3" in page and "attempt 2 of 2" in page
+    assert "run: attempt 1 failed" in page and "exit code 3" in page and "1 of 3 attempts" in page
     assert "no luck" in (run.folder.attempt(1) / "pods" / "run-1-worker-1.log").read_text()
     # No two attempts at once: the second job came after the last pod of the first had ended.
     ended = max(

@@ -12,13 +12,14 @@ from components.cluster.client import connect
 from components.cluster.errors import ClusterRefused, ClusterUnavailable
 from components.cluster.job_state import Phase
 from components.cluster.kinds import PYTORCHJOB
+from components.jobs.attempts import write_record
 from components.jobs.describe import TaskSettings
 from components.jobs.jobs import jobs_of
 from components.jobs.launchers import cluster as launcher_module
 from components.jobs.launchers.cluster import own_pod
 from components.step import Interrupted, StepFailed
 from components.train.supervisor import supervise
-from tests.components.train.test_cluster_launcher import SEAL, SLEEP
+from tests.components.train.test_cluster_launcher import SEAL, SLEEP, launch
 from tests.components.train.test_supervisor import Step, attempt_record, eventually, incidents
 from tests.doubles.cluster.resources import PYTORCHJOBS, TRAINJOBS
 from training.errors import UserError
@@ -276,8 +277,46 @@ def test_pods_that_nobody_ends_are_not_trained_beside(cluster, started, monkeypa
 def test_attempts_of_earlier_starts_count(cluster, pods_run):
     run = pods_run("exit 1", resilience={"max_attempts": 2})
     run.folder.attempt(1).mkdir(parents=True)
-    record = {"number": 1, "launcher": "pytorchjob", "name": "run-1", "ended": 1.0, "outcome": "oom"}
+    record = {"number": 1, "launcher": "pytorchjob", "name": "run-1", "ended": 1.0, "outcome": "signal"}
+    record["past"] = {"number": 1, "what": "signal"}
     (run.folder.attempt(1) / "attempt.json").write_text(json.dumps({**record, "pipeline_job": "pipeline"}))
     with pytest.raises(StepFailed, match="max_attempts is 2"):
         supervise(Step(run.folder), job="pipeline")
     assert run.folder.attempts() == [1, 2]
+
+
+NODE = """
+ended='{"kind": "ranks_ended", "source": "node-N", "attempt": 1, "node": N, "host": "h", "exit_code": -9}'
+echo "${ended//N/$SHARDLINE_NODE}" >> "$3/events/node-$SHARDLINE_NODE.jsonl"
+until grep -q '"attempt": 2' "$3/orders"; do sleep 0.1; done
+mkdir -p "$3/attempts/2/nodes"
+until [ -e "$3/go" ]; do sleep 0.1; done
+"""
+"""A node whose ranks are killed at once, and whose next attempt is made in place."""
+
+
+def test_a_launcher_that_is_killed_amid_a_recovery_in_place_goes_on_with_the_same_job(cluster, pods_run):
+    run = pods_run(f"{NODE}{SEAL}")
+    first = launch(run)
+    cluster.wait(lambda: (run.folder.attempt(2) / "nodes").is_dir(), 60)
+    first.kill()
+    first.wait()
+    began = attempt_record(run, 2)["phases"]
+    threading.Timer(1.5, (run.folder.path / "go").touch).start()
+    supervise(Step(run.folder))
+    assert len(cluster.jobs()) == 1 and run.folder.attempts() == [1, 2], "no second launch"
+    second = attempt_record(run, 2)
+    assert second["in_place"] and second["name"] == "run-1" and second["outcome"] == "succeeded"
+    assert second["phases"]["running"] == began["running"], "its limits did not begin anew"
+    assert [incident.what for incident in incidents(run)] == ["signal"]
+
+
+def test_nodes_that_left_after_their_launcher_was_killed_are_no_failure(cluster, started):
+    run, launcher = started("exit 1")
+    eventually(lambda: launcher.poll() is Phase.FAILED, "the job does not fail", timeout=10)
+    launcher._close()
+    record = attempt_record(run)
+    write_record(run.folder, {**record, "ended": 1.0, "outcome": "signal"})
+    write_record(run.folder, {**record, "number": 2, "job_attempt": 1, "in_place": True})
+    assert next_attempt(run) == 3
+    assert attempt_record(run, 2)["outcome"] == "not_begun"

@@ -23,8 +23,8 @@ from components.step import Interrupted, StepFailed
 from components.step import Step as RealStep
 from components.train.supervisor import supervise
 from training.checkpoint.folders import checkpoints
-from training.errors import UserError
-from training.events import Incident, Note, read_events
+from training.errors import EXIT_STOP, UserError
+from training.events import Decided, Incident, Note, read_events
 from training.guard.warm import JOB_VARIABLE
 from training.heartbeat import Heartbeat
 
@@ -109,43 +109,55 @@ def test_a_run_is_trained_once_and_recorded(make_run, capsys):
         supervise(Step(run.folder))
 
 
-def test_a_killed_rank_is_an_incident_and_the_next_attempt_goes_on(make_run):
+def test_a_killed_rank_goes_on_in_place_and_a_machine_that_is_needed_elsewhere(make_run):
     run = make_run(**LONG)
 
-    def kill_after_a_checkpoint():
+    def disturb():
         # It is written while training goes on, so it may come some steps after its own.
         eventually(lambda: checkpoints(run.folder.checkpoints), "no checkpoint")
         ranks_of(run)[0].kill()
+        eventually(lambda: any(s.attempt == 2 for s in run.steps()), "the second attempt makes no steps")
+        # As whoever stops the machine does, to all of its processes.
+        psutil.Process(attempt_record(run)["pid"]).terminate()
 
-    when_stepping(run, kill_after_a_checkpoint, step=3)
+    when_stepping(run, disturb, step=3)
     step = Step(run.folder)
     supervise(step)
-    assert run.folder.attempts() == [1, 2]
-    (incident,) = incidents(run)
-    assert incident.what == "signal" and incident.exit_code == 137 and "signal 9" in incident.evidence
+    assert run.folder.attempts() == [1, 2, 3]
+    killed, preempted = incidents(run)
+    assert killed.what == "signal" and killed.exit_code == 137 and "signal 9" in killed.evidence
+    assert killed.fingerprint == "signal 9" and killed.host and killed.step >= 3
+    assert (preempted.what, preempted.exit_code) == ("preempted", 143)
+    decided = [event.action for event in read_events(run.folder.events) if isinstance(event, Decided)]
+    assert decided == ["restart_in_place", "restart_elsewhere"]
+    assert attempt_record(run, 2)["in_place"] and attempt_record(run, 2)["name"] == "run-1"
+    assert not attempt_record(run, 2)["past"]["counts"] and "in_place" not in attempt_record(run, 3)
     assert [s.step for s in run.steps()] == list(range(1, 41))
-    assert attempt_record(run, 2)["outcome"] == "succeeded"
-    second = [s for s in read_events(run.folder.events) if s.kind == "train_step" and s.attempt == 2]
-    assert second[0].step > 1, "the second attempt began from a checkpoint"
+    assert attempt_record(run, 3)["outcome"] == "succeeded"
+    steps = [s for s in read_events(run.folder.events) if s.kind == "train_step"]
+    last_of_second = max(s.step for s in steps if s.attempt == 2)
+    assert min(s.step for s in steps if s.attempt == 3) == last_of_second + 1, "a preemption loses no step"
+    assert min(s.step for s in steps if s.attempt == 2) > 1, "the second attempt began from a checkpoint"
 
 
-def test_an_error_of_the_user_is_told_in_the_rank_s_words_and_not_tried_again(make_run):
+def test_a_loss_that_is_never_finite_ends_the_run_with_a_remedy_after_one_more_try(make_run):
     run = make_run(
         training={"max_steps": 20, "learning_rate": 1e300, "warmup_ratio": 0}, parallel={"procs_per_node": 2}
     )
-    with pytest.raises(UserError, match=r"lower training\.learning_rate"):
+    with pytest.raises(StepFailed, match=r"lower training\.learning_rate") as caught:
         supervise(Step(run.folder))
-    assert run.folder.attempts() == [1]
-    assert incidents(run)[0].what == "invalid"
+    assert caught.value.exit_code == EXIT_STOP and run.folder.attempts() == [1, 2]
+    first, second = incidents(run)
+    assert first.what == second.what == "nonfinite" and first.fingerprint == second.fingerprint
 
 
-def test_attempts_are_used_up_with_the_traceback_of_the_first_failing_rank(make_run):
+def test_the_same_error_twice_is_the_end_with_the_traceback_of_the_first_failing_rank(make_run):
     run = make_run(training={"max_steps": 2}, parallel={"procs_per_node": 2})
     samples = run.folder.inputs().dataset / "train.arrow"
     samples.write_bytes(bytes(samples.stat().st_size))
     with pytest.raises(StepFailed, match="ArrowInvalid") as caught:
         supervise(Step(run.folder))
-    assert "resilience.max_attempts is 2" in str(caught.value)
+    assert "the same failure as in attempt 1" in str(caught.value) and caught.value.exit_code == EXIT_STOP
     assert run.folder.attempts() == [1, 2]
     assert processes_of(run) == []
 
@@ -184,10 +196,10 @@ def test_killing_launcher_or_torchrun_leaves_no_process(make_run, victim):
     if victim == "launcher":
         launcher.kill()
     else:
-        # The supervisor would start a second attempt; two kills use up both.
-        for attempt in (1, 2):
-            eventually(lambda: any(s.attempt == attempt for s in run.steps()), "no steps")  # noqa: B023
-            psutil.Process(attempt_record(run, attempt)["pid"]).kill()
+        psutil.Process(attempt_record(run)["pid"]).kill()
+        eventually(lambda: len(run.folder.attempts()) == 2 and incidents(run), "no second attempt")
+        assert incidents(run)[0].what == "signal", "it took its ranks with it"
+        launcher.terminate()
     launcher.wait(timeout=60)
     eventually(lambda: not processes_of(run), "processes are left behind", timeout=30)
 
@@ -283,7 +295,7 @@ def test_an_error_is_told_even_if_the_job_cannot_be_stopped(make_run, monkeypatc
 
 def test_a_lock_of_a_machine_that_is_lost_holds_nobody_up(make_run, monkeypatch):
     monkeypatch.setattr(supervisor, "_DEAD_S", 0.2)
-    monkeypatch.setattr(supervisor, "_attempt_until_done", lambda *arguments: reached.append(True))
+    monkeypatch.setattr(supervisor.Recovery, "run", lambda recovery: reached.append(True))
     reached = []
     run = make_run()
     run.folder.attempt(1).mkdir(parents=True)

@@ -64,6 +64,14 @@ def initialized(pod):
     _conditions(pod, Initialized="True")
 
 
+def not_initialized(pod, code):
+    for status in pod["status"]["initContainerStatuses"]:
+        started = status["state"]["running"]["startedAt"]
+        ended = {"exitCode": code, "reason": "Error", "startedAt": started, "finishedAt": timestamp()}
+        status |= {"ready": False, "started": False, "state": {"terminated": ended}}
+    pod["status"]["phase"] = "Failed"
+
+
 def running(pod, address):
     pod["status"] |= {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]}
     state = {"running": {"startedAt": timestamp()}}

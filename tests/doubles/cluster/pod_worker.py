@@ -104,11 +104,17 @@ class PodWorker:
         return [expand(word, environment) for word in words], environment
 
     def _initialize(self, container):
-        """The operator's init container waits for the name of the master."""
+        """Run an init container; the operator's own waits for the name of the master."""
         master = re.search(r"nslookup (\S+);", " ".join(container.get("command", [])))
         self._update(lambda pod: pod_status.initializing(pod, self._address))
         self._pause(self._lags.start)
-        while self._store.find(SERVICES, self.pod["metadata"]["namespace"], master[1]) is None:
+        if master is None:
+            environment = environment_of(self.pod, container, self._store, self._address)
+            command = [expand(word, environment) for word in container["command"]]
+            if code := self._kubelet.start(self.pod, container, command, environment, ContainerLog()).run():
+                self._update(lambda pod: pod_status.not_initialized(pod, code))
+                raise Stopped
+        while master and self._store.find(SERVICES, self.pod["metadata"]["namespace"], master[1]) is None:
             self._pause(self._lags.retry)
         self._update(pod_status.initialized)
 

@@ -13,10 +13,12 @@ from tests.faults.world import DEADLINE_S
 _LOOKS_S = 40.0
 """Two looks of a node at its links, and what a slow one adds to each."""
 
+_SOON = {"hang_timeout_s": DEADLINE_S, "node_timeout_s": DEADLINE_S}
+
 
 def lose_node_with_spare(suite: Suite) -> Outcome:
     quiet = suite.quiet(2, 1)
-    with suite.trial("lose-node", nodes=2, ranks=1) as trial:
+    with suite.trial("lose-node", nodes=2, ranks=1, resilience=_SOON) as trial:
         at = inject(trial, trial.hosts["b"].lose)
         trial.end()
     outcome = judge(trial, quiet, at, what="node_lost")
@@ -34,7 +36,7 @@ def lose_node_with_spare(suite: Suite) -> Outcome:
 
 def lose_node_without_spare(suite: Suite) -> Outcome:
     quiet = suite.quiet(2, 1)
-    with suite.trial("shrink", nodes=2, ranks=1, hosts=("a", "b"), resilience={"min_nodes": 1}) as trial:
+    with suite.trial("shrink", nodes=2, ranks=1, hosts=("a", "b"), resilience={**_SOON, "min_nodes": 1}) as trial:
         at = inject(trial, trial.hosts["b"].lose)
         trial.end()
     waits_s = trial.folder.config().resilience.replacement_timeout_s
@@ -47,7 +49,7 @@ def lose_node_without_spare(suite: Suite) -> Outcome:
 
 def stop_node(suite: Suite) -> Outcome:
     quiet = suite.quiet(2, 1)
-    with suite.trial("stop-node", nodes=2, ranks=1) as trial:
+    with suite.trial("stop-node", nodes=2, ranks=1, resilience=_SOON) as trial:
         at = inject(trial, lambda: trial.hosts["b"].signal(signal.SIGSTOP))
         trial.end()
         # What wakes up later must not touch what others have made since.
@@ -70,7 +72,7 @@ def stop_node(suite: Suite) -> Outcome:
 
 def cut_off_node(suite: Suite) -> Outcome:
     quiet = suite.quiet(2, 1)
-    with suite.trial("cut-off", nodes=2, ranks=1) as trial:
+    with suite.trial("cut-off", nodes=2, ranks=1, resilience=_SOON) as trial:
         at = inject(trial, trial.hosts["b"].cut_off)
         trial.end()
     # Its nodes notice a hang first, and then that they do not reach each other.

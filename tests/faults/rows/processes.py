@@ -46,7 +46,7 @@ def kill_rank_0(suite: Suite) -> Outcome:
 
 def stop_rank(suite: Suite) -> Outcome:
     quiet = suite.quiet()
-    with suite.trial("stop-rank") as trial:
+    with suite.trial("stop-rank", resilience={"hang_timeout_s": DEADLINE_S}) as trial:
         at = inject(trial, lambda: trial.rank(1).suspend())
         trial.end()
     outcome = judge(trial, quiet, at, what="hang", limit_s=DEADLINE_S + 2 * quiet.cold_s)

@@ -9,7 +9,7 @@ from tests.faults.rows import Row
 from tests.faults.rows.saves import flip
 from tests.faults.suite import Suite
 from tests.faults.trial import Trial
-from tests.faults.world import Result, result_of
+from tests.faults.world import DEADLINE_S, Result, result_of
 from training.checkpoint.folders import checkpoints
 from training.ledger import Ledger, goodput_line
 
@@ -25,7 +25,7 @@ _SECTIONS = {
     "training": {"max_steps": _STEPS, "global_batch_size": 4},
     "checkpoint": {"every_steps": _EVERY},
     # A storm strikes more often than attempts can save.
-    "resilience": {"max_attempts": 6, "exclude_for_s": 0},
+    "resilience": {"max_attempts": 6, "exclude_for_s": 0, "hang_timeout_s": DEADLINE_S},
 }
 
 
@@ -43,7 +43,9 @@ def storm(suite: Suite) -> Outcome:
     incidents = trial.events("incident")
     outcome.what = f"{len(done)} faults, {len(incidents)} incidents"
     print(f"storm of seed {_SEED}: {', '.join(f'{fault} at {step}' for step, fault in plan)}")
-    print(goodput_line(Ledger.of(trial.folder)))
+    totals = Ledger.of(trial.folder).totals
+    assert totals is not None
+    print(goodput_line(totals))
     return outcome
 
 

@@ -74,6 +74,13 @@ def test_a_watch_tells_of_every_look_that_finds_a_slow_link(slow_port):
     assert found[0][0] == "host-1" and "a round trip takes" in found[0][1]
 
 
+def test_a_look_finds_a_peer_that_does_not_answer_in_time(slow_port):
+    found = []
+    places = {0: place(0), 1: place(1, slow_port)}
+    LinkWatch(0, lambda: places, lambda peer, problem: found.append(problem)).look(0.01)
+    assert found == ["no answer in 0.01 s"]
+
+
 def test_places_are_told_through_the_store(tmp_path, monkeypatch):
     assert read_places(tmp_path) == {}
     write_place(tmp_path, place(3, host="a"))

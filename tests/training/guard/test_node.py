@@ -118,6 +118,7 @@ def test_ranks_do_not_outlive_a_node_that_is_killed_and_its_beats_are_cleared_aw
     _, node = start()
     family = psutil.Process(node.pid).children(recursive=True)
     node.kill()
+    node.wait()
     gone, alive = psutil.wait_procs(family, timeout=30)
     assert len(gone) >= 3 and not alive
     assert list(Path("/dev/shm").glob(f"shardline-beats-{node.pid}-*"))

@@ -4,7 +4,8 @@ import time
 import pytest
 
 from tests.doubles.nvml import Nvml, NVMLError_GpuIsLost, NVMLError_LibraryNotFound, NVMLError_NotSupported
-from training.health.gpu import check_gpus, judge_gpus
+from training.config import ClusterConfig
+from training.health.gpu import check_gpus, expected_gpus, judge_gpus
 from training.health.nvml import read_gpus
 from training.health.policy import load_policy
 
@@ -79,6 +80,15 @@ def test_gpus_that_have_to_be_there_and_are_not_fail():
     assert judge_gpus(reading, LIMITS, has_driver=True)[0].status == "failed"
     unread = {"error": "no pynvml", "driver": None, "gpus": []}
     assert judge_gpus(unread, LIMITS, has_driver=True)[0].status == "warning"
+
+
+def test_how_many_gpus_a_node_has_to_have():
+    assert expected_gpus(ClusterConfig()) is None
+    assert expected_gpus(ClusterConfig(gpus_per_node=0)) is None
+    assert expected_gpus(ClusterConfig(gpus_per_node=8)) == 8
+    assert expected_gpus(ClusterConfig(), {"nvidia.com/gpu": "4"}) == 4
+    # Parts of a GPU are counted by NVML as none, and those of other makers not at all.
+    assert expected_gpus(ClusterConfig(gpu_resource="nvidia.com/mig-1g.10gb", gpus_per_node=2)) is None
 
 
 def test_a_driver_that_hangs_is_given_up_in_time():

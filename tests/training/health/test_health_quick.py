@@ -72,8 +72,6 @@ def test_the_program_for_containers_ends_as_the_machine_is(tmp_path):
     good = health(tmp_path, "--json", SHARDLINE_KERNEL_LOG=str(log))
     assert good.returncode == 0
     assert {"name", "status", "text", "measured", "advice", "host"} == set(json.loads(good.stdout)[0])
-    (tmp_path / "policy.yaml").write_text("xids: {31: reset}")
-    assert health(tmp_path, "--policy", tmp_path / "policy.yaml", SHARDLINE_KERNEL_LOG=str(log)).returncode == 201
     wrong = health(tmp_path, "--peer", "nowhere")
     assert wrong.returncode == EXIT_INVALID and "give HOST:PORT" in wrong.stderr
 
@@ -114,6 +112,21 @@ def test_an_xid_is_told_within_a_look_and_what_was_before_is_not(watch):
     assert [alert.is_fatal for alert in wait_for(alerts, 2)] == [True, False]
     append(log, XID.format(31) * 2)
     assert wait_for(alerts, 3)[2].what == "health"
+
+
+def test_where_there_is_no_kernel_log_nvml_tells_of_xids(tmp_path, monkeypatch):
+    (tmp_path / "pynvml.py").write_text(
+        "import sys\nfrom tests.doubles.nvml import Nvml\n"
+        "sys.modules[__name__] = Nvml([{}, {'xids': [31, None, 79]}])\n"
+    )
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:.")
+    alerts = []
+    log = tmp_path / "none"
+    with HealthWatch(POLICY, alerts.append, kernel_log=log, sys=tmp_path, devices=tmp_path):
+        wait_for(alerts, 2)
+    assert [alert.is_fatal for alert in alerts] == [False, True]
+    assert "XID 79 of the GPU at 00000000:01:00.0" in alerts[1].text
 
 
 def test_a_kill_for_memory_is_told(watch):

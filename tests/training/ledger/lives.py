@@ -68,9 +68,10 @@ class Life:
             self.span("restore", restore_s)
         self.write("rank-0", Span(name="load", phase="end"))
 
-    def steps(self, first, last, seconds=1.0, **parts):
+    def steps(self, first, last, seconds=1.0, passed_s=0.0, **parts):
+        """Steps of that length each; `passed_s` of it has passed, with what came after the step before."""
         for step in range(first, last + 1):
-            self.wait(seconds)
+            self.wait(seconds - passed_s)
             self.write("rank-0", train_step(step, self.num_steps, seconds, **parts))
 
     def saved(self, step):

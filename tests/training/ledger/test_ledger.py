@@ -39,7 +39,7 @@ def test_a_life_without_faults(life):
     life.span("checkpoint", 0.5)
     life.evaluate(2.0, step=5)
     # What was told already is in the step's own account too.
-    life.steps(6, 6, seconds=1.0, checkpoint_s=0.5, evaluation_s=2.0)
+    life.steps(6, 6, seconds=3.5, passed_s=2.5, checkpoint_s=0.5, evaluation_s=2.0)
     life.steps(7, 10, seconds=1.0, checkpoint_s=0.25)
     finish(life)
     ledger = Ledger.of(life.folder)
