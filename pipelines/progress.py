@@ -15,9 +15,9 @@ from training.events import Evaluation, Incident, Note, Span, TrainStep
 
 STEPS = {
     "preflight": "check the configuration, model and data",
+    "check_nodes": "check the nodes, where that is asked for",
     "download_model": "bring the model into the store",
     "tokenize_dataset": "tokenize and pack the data",
-    "check_nodes": "check the nodes, where that is asked for",
     "train": "fine-tune",
     "evaluate": "compare base, champion and tuned model",
     "register_model": "register in MLflow",

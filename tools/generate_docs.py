@@ -17,9 +17,9 @@ ROOT = Path(__file__).parent.parent
 
 STEPS = (
     "preflight",
+    "check_nodes",
     "download_model",
     "tokenize_dataset",
-    "check_nodes",
     "train",
     "evaluate",
     "register_model",

@@ -15,6 +15,9 @@ from training.store import write_atomically
 
 _STORE_VOLUME = "shardline-store"
 
+_LOCAL_VOLUME = "shardline-local"
+"""Where `checkpoint.local_folder` is no volume of the KFP task's own."""
+
 _EFA = "vpc.amazonaws.com/efa"
 
 DEFAULT_ENV = {
@@ -100,7 +103,7 @@ def describe_job(
     task = task or TaskSettings()
     cluster, nodes = config.cluster, config.parallel.num_nodes
     limits, requests = _resources(config, task)
-    volumes, mounts = _volumes(cluster, folder, task)
+    volumes, mounts = _volumes(config, folder, task)
     efa = _EFA_ENV if _EFA in limits else {}
     pods = PodSettings(
         image=cluster.image or image or IMAGE,
@@ -206,19 +209,23 @@ def _health_command(config: RunConfig, folder: RunFolder, limits: dict[str, str]
 
 
 def _volumes(
-    cluster: ClusterConfig, folder: RunFolder, task: TaskSettings
+    config: RunConfig, folder: RunFolder, task: TaskSettings
 ) -> tuple[tuple[dict[str, Any], ...], tuple[dict[str, Any], ...]]:
     volumes, mounts = list(task.volumes), list(task.volume_mounts)
-    root = str(folder.root)
-    if any(_covers(mount["mountPath"], root) for mount in mounts):
-        return tuple(volumes), tuple(mounts)
-    if cluster.store_claim is None:
-        raise UserError(
-            f"the job's pods would not see the store {root}: set cluster.store_claim to the PersistentVolumeClaim "
-            "that holds it"
-        )
-    volumes.append({"name": _STORE_VOLUME, "persistentVolumeClaim": {"claimName": cluster.store_claim}})
-    mounts.append({"name": _STORE_VOLUME, "mountPath": root})
+    root, local = str(folder.root), config.checkpoint.local_folder
+    if not any(_covers(mount["mountPath"], root) for mount in mounts):
+        claim = config.cluster.store_claim
+        if claim is None:
+            raise UserError(
+                f"the job's pods would not see the store {root}: set cluster.store_claim to the "
+                "PersistentVolumeClaim that holds it"
+            )
+        volumes.append({"name": _STORE_VOLUME, "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": _STORE_VOLUME, "mountPath": root})
+    if local is not None and not any(_covers(mount["mountPath"], local) for mount in mounts):
+        # The disk of the pod's own machine, which stays as long as the pod: for restarts in place.
+        volumes.append({"name": _LOCAL_VOLUME, "emptyDir": {}})
+        mounts.append({"name": _LOCAL_VOLUME, "mountPath": local})
     return tuple(volumes), tuple(mounts)
 
 

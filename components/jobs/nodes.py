@@ -30,6 +30,7 @@ class NodeWatch:
             node: Watch(folder.launcher_heartbeat.with_name(f"node-{node}")) for node in range(num_nodes)
         }
         self._silent: dict[int, float] = {}
+        self._looked = time.monotonic()
         self._since = dict.fromkeys(known, time.monotonic())
 
     def look(self) -> bool:
@@ -40,8 +41,10 @@ class NodeWatch:
                     self._here.add(node)
                     self.places[node] = place
                     self._since.setdefault(node, time.monotonic())
-        before, self._silent = self._silent, {n: watch.silent_s() for n, watch in self._watches.items()}
-        return any(silent < before.get(node, 0.0) for node, silent in self._silent.items())
+        now, is_first = time.monotonic(), not self._silent
+        passed, self._looked = now - self._looked, now
+        self._silent = {node: watch.silent_s() for node, watch in self._watches.items()}
+        return not is_first and min(self._silent.values()) < passed / 2
 
     def lost(self, timeout_s: float, ended: Collection[int] = ()) -> dict[int, Place]:
         """Nodes of which nothing was heard for so long, and with them those that fell silent at the same time.

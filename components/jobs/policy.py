@@ -139,12 +139,18 @@ def _why_stop(
     if what in ("exception", "nonfinite") and (past := _seen(incident, history, situation)) is not None:
         can_skip = what == "nonfinite" and limits.nonfinite == "skip" and incident.step is not None
         if not can_skip or any(each.skipped for each in history if each.fingerprint == incident.fingerprint):
-            saved = f"newer than that of step {past.saved}" if past.saved else "at all"
-            again = f"the same failure as in attempt {past.number}, without a checkpoint {saved}"
+            since = (
+                f"without a checkpoint newer than that of step {past.saved}"
+                if past.saved
+                else "with nothing saved"
+            )
+            again = f"the same failure as in attempt {past.number}, {since}"
             return Decision("stop", again, is_final=True)
     if _fruitless(history, situation) >= limits.max_attempts:
-        newest = f"newer than that of step {situation.saved}" if situation.saved else "at all"
-        reason = f"{limits.max_attempts} in a row left no checkpoint {newest}; resilience.max_attempts is "
+        left = (
+            f"left no checkpoint newer than that of step {situation.saved}" if situation.saved else "saved nothing"
+        )
+        reason = f"{limits.max_attempts} attempt(s) in a row {left}; resilience.max_attempts is "
         return Decision("stop", f"{reason}{limits.max_attempts}")
     return None
 
@@ -204,7 +210,8 @@ def _go_on(situation: Situation, reason: str, *, counts: bool = True, elsewhere:
 
 def _count(history: Sequence[Past], limits: ResilienceConfig, situation: Situation) -> str:
     made = _fruitless(history, situation)
-    since = f"from the checkpoint of step {situation.saved}" if situation.saved else "from the beginning"
+    goes_on = f"it goes on from the checkpoint of step {situation.saved}" if situation.saved else "it begins anew"
     if not made:
-        return f"it goes on {since}"
-    return f"it goes on {since}; {made} of {limits.max_attempts} attempts in a row have left no newer one"
+        return goes_on
+    left = "left no newer one" if situation.saved else "saved nothing"
+    return f"{goes_on}; {made} of {limits.max_attempts} attempts in a row have {left}"

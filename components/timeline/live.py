@@ -40,7 +40,8 @@ class LiveTimeline:
 
     def __enter__(self) -> "LiveTimeline":
         """Begin."""
-        list(self._reader.poll())  # of an earlier start
+        for _ in self._reader.poll():
+            pass  # of an earlier start
         self._thread.start()
         return self
 
@@ -55,7 +56,8 @@ class LiveTimeline:
     def _run(self) -> None:
         written = None
         while not self._stop.wait(self._look_s):
-            news = any([isinstance(event, Incident | Decided) for event in self._reader.poll()])
+            fresh = list(self._reader.poll())
+            news = any(isinstance(event, Incident | Decided) for event in fresh)
             is_old = written is None or time.monotonic() - written > max(_ANEW_AFTER_S, self._cost_s / _SHARE)
             if news or is_old:
                 self._write()

@@ -31,8 +31,9 @@ def main() -> int:
             row = ROWS[key]
             outcomes[key] = row, run_row(row, suite)
             print(f"{table.line(*outcomes[key])}  ({time.monotonic() - started:.0f} s)", flush=True)
-        if not given.faults:
-            table.write_page(outcomes, suite.cold_s())
+            if not given.faults:
+                # After each, so that a suite that is ended leaves what it has found.
+                table.write_page(outcomes, suite.cold_s())
     return int(any(isinstance(outcome, Outcome) and outcome.problems for _, outcome in outcomes.values()))
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import transformers
+
 from tests.runs import VOCABULARY, llama_config, packed_rows, save_model, write_arrow
 from training.config import RunConfig
 from training.events import TrainStep, read_events
@@ -67,6 +69,7 @@ def make_run(store: Path, name: str, *, nodes: int = 1, ranks: int = 2, **sectio
 
 def _model(store: Store) -> Path:
     if store.get("models", "tiny") is None:
+        transformers.logging.disable_progress_bar()
         with store.publish("models", "tiny", {"vocab_size": VOCABULARY}) as staging:
             save_model(staging, llama_config(hidden_size=64, intermediate_size=128, num_hidden_layers=4))
     return store.path("models", "tiny")

@@ -229,6 +229,23 @@ def texts(told):
     return [event.text for event in told if isinstance(event, Note)]
 
 
+def test_a_checkpoint_that_cannot_be_verified_is_told_and_the_older_stay(tmp_path, trained, monkeypatch):
+    told = []
+
+    def fail(folder):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(verifier.folders, "newest_step", fail)
+    checkpointer = saver(tmp_path, *trained, told.append, keep=1)
+    for number in (1, 2):
+        checkpointer.save(number)
+        checkpointer.wait()
+        assert checkpointer._verifier._background.wait(20)
+    assert [text for text in texts(told) if "was not verified, so older ones stay: [Errno 116]" in text]
+    assert [path.name for path in checkpoints(tmp_path)] == [name_of(1), name_of(2)]
+    checkpointer.close(finished=False)
+
+
 def test_a_hung_disk_holds_no_step_up(tmp_path, trained, monkeypatch):
     told, gate, stuck = [], threading.Event(), threading.Event()
     clear = shutil.rmtree

@@ -1,5 +1,7 @@
 """What the events tell of the training."""
 
+import math
+
 from training.events import Evaluation, EventWriter, Incident, Span, TrainStep
 from training.history import read_history
 
@@ -39,6 +41,15 @@ def test_later_attempt_counts(tmp_path):
     assert history.peak_memory_gib == 6
     assert history.num_tokens == 1000
     assert history.seconds == 4
+
+
+def test_a_step_that_was_left_out_is_none(tmp_path):
+    writer = EventWriter(tmp_path, "rank-0", attempt=2)
+    for step in (1, 2, 3):
+        event = train_step(step, loss=math.nan if step == 2 else 1.0, time=1000.0 + step)
+        writer.write(event.model_copy(update={"skipped": step == 2}))
+    history = read_history(tmp_path)
+    assert [step.step for step in history.steps] == [1, 3] and history.num_repeated == 0
 
 
 def test_held_out_losses_of_the_training(tmp_path):

@@ -1,5 +1,7 @@
 """The log's line for a step."""
 
+import math
+
 from training.events import TrainStep
 from training.step_line import format_step
 
@@ -24,6 +26,11 @@ def test_the_worst_rank_where_it_is_another_than_the_mean():
     line = format_step(STEP.model_copy(update={"worst_rank_loss": 3.5}))
     assert line.startswith("step 7/52  loss 2.9958 (worst 3.5000)  grad norm")
     assert format_step(STEP.model_copy(update={"worst_rank_loss": 2.99583})) == format_step(STEP)
+
+
+def test_a_step_that_was_left_out_is_marked():
+    line = format_step(STEP.model_copy(update={"loss": math.nan, "grad_norm": 0.0, "skipped": True}))
+    assert line.startswith("step 7/52  loss nan (left out)  grad norm 0.000")
 
 
 def test_utilisation_where_it_is_known_and_no_more_than_a_terminal_is_wide():

@@ -19,7 +19,9 @@ from tests.runs import free_port, packed_rows
 from training.checkpoint import checkpoints
 from training.config import TrainingConfig
 from training.data import GlobalOrder
+from training.events import Span, read_events
 from training.optim import learning_rate
+from training.skipped import skip_step
 from training.trainer import make_plan
 
 
@@ -170,6 +172,16 @@ def test_a_loss_that_is_not_finite_stops_all_ranks(make_run):
         assert record["what"] == "nonfinite" and record["step"] == len(run.steps()) + 1
         assert record["message"].startswith(f"the loss of step {record['step']} is ")
         assert "lower training.learning_rate" in record["message"]
+
+
+def test_a_run_leaves_out_the_steps_that_are_written_down(make_run):
+    run = make_run(training={"max_steps": 2})
+    skip_step(run.folder, 1)
+    run.train(2)
+    assert [(step.skipped, step.grad_norm > 0) for step in run.steps()] == [(True, False), (False, True)]
+    assert "step 1/2" in run.logs() and run.logs().count("(left out)") == 1
+    restored = [e for e in read_events(run.folder.events) if isinstance(e, Span) and e.name == "restore"]
+    assert {(span.source, span.phase) for span in restored} >= {("rank-0", "start"), ("rank-0", "end")}
 
 
 def test_a_world_size_that_does_not_divide_the_batch_is_refused_in_words(make_run):

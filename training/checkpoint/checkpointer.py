@@ -134,6 +134,8 @@ class Checkpointer:
         if not (failed or is_new):
             return True  # it was saved before a stop came in the step after it
         self._is_wanted = False
+        if (unverified := self._verifier.take_failure()) is not None:
+            self._warn(f"a checkpoint was not verified, so older ones stay: {unverified}")
         if failed:
             # The state is whole all the same, and what it fails of may pass: this save is tried, and at once.
             for background in {self._store, self._front}:

@@ -52,6 +52,10 @@ class Verifier:
         """Verify the newest checkpoint, in the background. Collective: every rank calls it equally often."""
         self._background.submit("verifying a checkpoint", self._verify_newest)
 
+    def take_failure(self) -> Exception | None:
+        """What kept a checkpoint from being verified, or an old one from being removed, since the last call."""
+        return self._background.take_failure()
+
     def close(self, *, finish: bool) -> None:
         """End the thread's work, so that nothing reads what is removed next. Collective.
 
@@ -64,8 +68,13 @@ class Verifier:
         self._background.wait(_CLOSE_S)
 
     def _verify_newest(self) -> None:
-        found: list[tuple[str, Manifest | None] | None] = [self._look() if dist.get_rank() == 0 else None]
-        dist.broadcast_object_list(found, src=0, group=self._group)
+        found: list[tuple[str, Manifest | None] | None] = [None]
+        try:
+            if dist.get_rank() == 0:
+                found[0] = self._look()
+        finally:
+            # The others wait for an answer, whatever a disk does.
+            dist.broadcast_object_list(found, src=0, group=self._group)
         if found[0] is None:
             return
         name, manifest = found[0]

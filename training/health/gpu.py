@@ -74,11 +74,13 @@ def check_gpus(
 def expected_gpus(cluster: ClusterConfig, limits: Mapping[str, str] | None = None) -> int | None:
     """How many GPUs each node has to have; None where that is not said, or they are not whole ones of NVIDIA.
 
+    A run on this machine takes the devices that there are, whatever its pods would ask for.
+
     Args:
         cluster: The run's.
         limits: Of the node's pod, where they are known.
     """
-    if cluster.gpu_resource != _WHOLE_GPUS:
+    if cluster.gpu_resource != _WHOLE_GPUS or cluster.launcher == "local":
         return None
     return int((limits or {}).get(_WHOLE_GPUS, cluster.gpus_per_node or 0)) or None
 

@@ -54,6 +54,19 @@ def test_what_was_set_on_one_task_serves_the_next_that_says_nothing(folder):
     )
 
 
+def test_local_checkpoints_get_a_volume_unless_the_task_has_one(folder):
+    found = pods(folder, checkpoint={"local_folder": "/local/checkpoints"})
+    assert {"name": "shardline-local", "emptyDir": {}} in found.volumes
+    assert {"name": "shardline-local", "mountPath": "/local/checkpoints"} in found.volume_mounts
+    own = TaskSettings(
+        volumes=[{"name": "nvme", "hostPath": {"path": "/mnt/nvme"}}],
+        volume_mounts=[{"name": "nvme", "mountPath": "/local"}],
+    )
+    found = pods(folder, own, checkpoint={"local_folder": "/local/checkpoints"})
+    assert [volume["name"] for volume in found.volumes] == ["nvme", "shardline-store"]
+    assert [volume["name"] for volume in pods(folder).volumes] == ["shardline-store"]
+
+
 # Job names
 
 RUNS = st.from_regex(r"[a-z]([a-z0-9-]{0,46}[a-z0-9])?", fullmatch=True)

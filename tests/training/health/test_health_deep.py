@@ -47,13 +47,13 @@ def measure(num_nodes, seconds):
 noise = st.floats(0.9, 1.1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(noise, min_size=0, max_size=20))
 def test_nobody_is_blamed_for_noise(seconds):
     assert measure(len(seconds), seconds) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(noise, min_size=3, max_size=17), st.data())
 def test_a_single_bad_node_is_named_and_nobody_else(seconds, data):
     bad = data.draw(st.integers(0, len(seconds) - 1))
@@ -64,7 +64,7 @@ def test_a_single_bad_node_is_named_and_nobody_else(seconds, data):
     assert blame.fault == ("faulty" if math.isinf(factor) else "straggler")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(8, 24), st.data())
 def test_of_few_bad_nodes_among_many_all_are_named(num_nodes, data):
     bad = data.draw(st.sets(st.integers(0, num_nodes - 1), min_size=1, max_size=num_nodes // 4))
@@ -95,7 +95,7 @@ def test_ranks_that_agree_are_not_blamed_however_they_differ_in_kind():
     assert judge_burns(burns, RATIO) == [] == judge_burns([burn(0)], RATIO)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(3, 12), st.data())
 def test_a_rank_that_differs_from_most_is_named(num_ranks, data):
     bad = data.draw(st.integers(0, num_ranks - 1))
@@ -140,8 +140,8 @@ def test_results_are_kept_as_they_are(tmp_path):
 # Ranks
 
 
-def deep_rank(rank, world_size, port, output, fault):
-    """One rank, each on a node of its own, with a fault in one of them."""
+def deep_rank(rank, world_size, port, output):
+    """One rank, each on a node of its own: the second loses its links, the third gets bits wrong."""
     from training.health import burn, links
     from training.health import rank as entry
 
@@ -156,12 +156,12 @@ def deep_rank(rank, world_size, port, output, fault):
         "SHARDLINE_HOST": f"host-{rank}",
     }
     torch.set_num_threads(1)
-    if fault == ("bits", rank):
+    if rank == 2:
         digest = burn.Products._digest
         burn.Products._digest = lambda self, product: digest(
             self, product.view(torch.int32).bitwise_xor_(1).view(torch.float32)
         )
-    if fault == ("link", rank):
+    if rank == 1:
         # Its partners wait for it, as for a machine that the network has lost.
         links._measure = lose
     policy = load_policy()
@@ -174,10 +174,9 @@ def lose(*arguments):
     raise RuntimeError("connection lost")
 
 
-@pytest.mark.parametrize("fault", [("bits", 2), ("link", 1)])
-def test_ranks_find_the_machine_that_falls_short(tmp_path, fault):
+def test_ranks_find_the_machines_that_fall_short(tmp_path):
     context, port, output = multiprocessing.get_context("forkserver"), free_port(), tmp_path / "deep.json"
-    ranks = [context.Process(target=deep_rank, args=(r, 3, port, str(output), fault)) for r in range(3)]
+    ranks = [context.Process(target=deep_rank, args=(r, 3, port, str(output))) for r in range(3)]
     for process in ranks:
         process.start()
     for process in ranks:
@@ -188,4 +187,4 @@ def test_ranks_find_the_machine_that_falls_short(tmp_path, fault):
     assert [len(burn.results) for burn in result.burns] == [4] * 3
     assert [len(pairs) for pairs in result.pairs] == [3, 3]
     wrong = [blame for blame in result.blames if blame.fault != "straggler"]
-    assert [(blame.fault, blame.hosts) for blame in wrong] == [("faulty", (f"host-{fault[1]}",))]
+    assert [(blame.fault, blame.hosts) for blame in wrong] == [("faulty", ("host-2",)), ("faulty", ("host-1",))]

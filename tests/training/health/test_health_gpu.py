@@ -87,6 +87,7 @@ def test_how_many_gpus_a_node_has_to_have():
     assert expected_gpus(ClusterConfig(gpus_per_node=0)) is None
     assert expected_gpus(ClusterConfig(gpus_per_node=8)) == 8
     assert expected_gpus(ClusterConfig(), {"nvidia.com/gpu": "4"}) == 4
+    assert expected_gpus(ClusterConfig(launcher="local", gpus_per_node=8)) is None
     # Parts of a GPU are counted by NVML as none, and those of other makers not at all.
     assert expected_gpus(ClusterConfig(gpu_resource="nvidia.com/mig-1g.10gb", gpus_per_node=2)) is None
 
