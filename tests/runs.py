@@ -160,9 +160,7 @@ class Run:
         """Run the ranks' entry point in processes that have torch imported already, without torchrun."""
         port = free_port()
         ranks = [
-            forkserver.Process(
-                target=_run_rank, args=(str(self.folder.job_path), rank, world_size, attempt, port)
-            )
+            forkserver.Process(target=_run_rank, args=(str(self.folder.job_path), rank, world_size, attempt, port))
             for rank in range(world_size)
         ]
         for process in ranks:

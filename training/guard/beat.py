@@ -33,9 +33,11 @@ class Beat:
     """Where a rank is.
 
     Attributes:
-        rank: Global. pid: Of its process. number: Of the beat, from 1. part: What it does now: `load`, one of
-        `STEP_PARTS`, `first_step`, `checkpoint`, `evaluation`, `export`, `wait`
-            (for the others, at the end).
+        rank: Global.
+        pid: Of its process.
+        number: Of the beat, from 1.
+        part: What it does now: `load`, `first_step`, one of `STEP_PARTS`, `checkpoint`, `evaluation`, `export`, or
+            `wait` (for the others, at the end).
         step: Steps done.
     """
 
