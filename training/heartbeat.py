@@ -59,6 +59,10 @@ class Watch:
         self._seen: tuple[bytes, int] | None = None
         self._changed = time.monotonic()
 
+    def has_begun(self) -> bool:
+        """Whether the heartbeat was seen at all."""
+        return self._seen is not None
+
     def silent_s(self) -> float:
         """Seconds since the file changed, as far as this watch saw it."""
         seen = self._seen

@@ -12,18 +12,19 @@ import psutil
 from training.errors import EXIT_INTERRUPTED
 
 
-def die_with_parent(parent: int | None = None) -> None:
-    """On Linux, get SIGTERM when the parent dies; if it is dead already, leave at once.
+def die_with_parent(parent: int | None = None, number: signal.Signals = signal.SIGTERM) -> None:
+    """On Linux, get a signal when the parent dies; if it is dead already, leave at once.
 
     Args:
         parent: The parent's pid as the parent itself gave it, so that a death before this call is noticed too.
+        number: The signal.
     """
     if sys.platform != "linux":
         return
     # Not "is it 1": in a pod, the parent of a rank may well be process 1.
     expected = parent or os.getppid()
     pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
     if os.getppid() != expected:
         os._exit(EXIT_INTERRUPTED)
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +21,7 @@ from training.checkpoint.choose import choose_checkpoint
 from training.checkpoint.folders import remove_all
 from training.checkpoint.load import load_checkpoint
 from training.checkpoint.space import check_space
+from training.collective_timeout import collective_timeout
 from training.config import check_world_size
 from training.data import PackedDataset, check_lengths
 from training.device import collective_backend, default_device, use_device
@@ -51,8 +51,6 @@ from training.step_line import format_step
 from training.store import about, remove, rename_into_place, seal
 from training.trainer import Trainer
 from training.vocabulary import embedding_rows
-
-_COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 class StopRequest(Protocol):
@@ -101,7 +99,9 @@ class Rank:
         torch.manual_seed(self.config.training.seed)
         use_device(self.device)
         self._beat("load", 0)
-        dist.init_process_group(collective_backend(self.device), timeout=_COLLECTIVE_TIMEOUT)
+        dist.init_process_group(
+            collective_backend(self.device), timeout=collective_timeout(self.config.resilience)
+        )
         with self._span("load"):
             trainer, checkpointer = self._prepare()
         self.stop.arm()
@@ -225,6 +225,7 @@ class Rank:
             )
         except (UserError, NonFinite):
             # All ranks leave together, so what is being written can be finished. If it cannot, that is not why.
+            self._beat("checkpoint", trainer.step)
             with contextlib.suppress(Exception):
                 checkpointer.wait()
             raise

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from training import optim
 from training.clock import PhaseClock
+from training.collective_timeout import collective_timeout
 from training.config import RunConfig
 from training.data import Batch, GlobalOrder, PackedDataset
 from training.device import peak_memory_bytes, to_device, use_device
@@ -112,7 +113,7 @@ class Trainer:
         self._skipped = skipped
         self.beat = beat
         self._lag = lag if lag is not None else int(device.type != "cpu")
-        hosts = dist.new_group(backend="gloo")
+        hosts = dist.new_group(backend="gloo", timeout=collective_timeout(config.resilience))
         self.stop_agreement = StopAgreement(hosts)
         self.comparison = DeviceComparison(config.resilience.straggler_ratio, device, hosts)
         self._run_ahead = RunAhead(device)
@@ -163,7 +164,6 @@ class Trainer:
         self._read_at = time.monotonic()
         self._before_update, self._save_wanted, self._stop_asked = before_update, save_wanted, stop_asked
         self._save_clock.restart()
-        first = self.step
         with (
             ThreadPoolExecutor(1, "reader", use_device, (self.device,)) as reader,
             _rare_garbage_collection() as collect,
@@ -189,7 +189,7 @@ class Trainer:
                 # What the unfinished step has summed up would be added to the next.
                 self.optimizer.zero_grad(set_to_none=True)
                 self._report(on_step, on_alert, all_of_them=True)
-                if self.step > first:
+                if self.step > 0:
                     self._save(save, is_last=True)
                 return False
         self.stop_agreement.end()

@@ -18,7 +18,7 @@ _NOT_ASKED_FOR = "The nodes were not checked: set `resilience.deep_checks` to ha
 def check_run(step: Step, report_path: str | Path, task: TaskSettings | None = None, job: str = "") -> None:
     """Check the nodes by a job of the training's size, and leave out those that fall short.
 
-    A run whose nodes were checked is not checked again when it goes on.
+    A run whose nodes were checked is not checked again when it goes on, unless its machine must not train.
 
     Args:
         step: The step at work.
@@ -34,7 +34,7 @@ def check_run(step: Step, report_path: str | Path, task: TaskSettings | None = N
         step.detail = "not asked for"
         write_atomically(Path(report_path), _NOT_ASKED_FOR)
         return
-    found = _found(folder)
+    found, report_file = _found(folder), folder.health / "report.md"
     if found is None:
         folder.health.mkdir(parents=True, exist_ok=True)
         work = Work(
@@ -43,11 +43,12 @@ def check_run(step: Step, report_path: str | Path, task: TaskSettings | None = N
         bring_home(step, work, (task or TaskSettings()).or_saved(folder), job)
         found = _found(folder)
         assert found is not None, "a job that is done without a result"
-        _leave_out(step, config, found)
     else:
         step.note("the nodes were checked before")
     report = as_markdown(found)
-    write_atomically(folder.health / "report.md", report)
+    if not report_file.is_file():  # comes last, so that what was found has its effect after a kill, too
+        _leave_out(step, config, found)
+        write_atomically(report_file, report)
     write_atomically(Path(report_path), report)
     step.detail = (
         f"{len(found.burns)} ranks on {len(found.hosts)} node(s), {len(found.bad_hosts)} of them left out"
@@ -61,6 +62,7 @@ def _leave_out(step: Step, config: RunConfig, found: DeepResult) -> None:
     if config.cluster.launcher == "local":
         wrong = [blame.text for blame in found.blames if blame.fault == "faulty"]
         if wrong:
+            (step.folder.health / NAME).unlink()  # it may be mended by the next start
             raise StepFailed(f"this machine must not train: {'; '.join(wrong)}")
         return
     if len(bad) > len(set(found.hosts)) / 2:

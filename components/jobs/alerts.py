@@ -18,11 +18,12 @@ class AlertWatch:
     """Gathers alerts.
 
     Attributes:
-        permits: Whether machines (with reasons) may be replaced; asked before the training is ended for them.
+        why_kept: Why machines (with reasons) may not be replaced, empty if they may; asked before the training is
+            ended for them.
         tell: Says a line to people.
     """
 
-    permits: Callable[[Mapping[str, str]], bool]
+    why_kept: Callable[[Mapping[str, str]], str]
     tell: Callable[[str], None]
     _fatal: dict[str, str] = field(default_factory=dict)
     _since: float | None = None
@@ -63,10 +64,11 @@ class AlertWatch:
         return self._if_permitted({worst: text})
 
     def _if_permitted(self, hosts: dict[str, str]) -> dict[str, str]:
-        if self.permits(hosts):
+        why = self.why_kept(hosts)
+        if not why:
             return hosts
         names = ", ".join(sorted(hosts))
-        self._tell_once(f"kept {names}", f"{names} stays in use: it may not be excluded now")
+        self._tell_once(f"kept {names}", f"{names} stays in use: {why}")
         return {}
 
     def _tell_once(self, key: str, text: str) -> None:

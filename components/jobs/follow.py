@@ -36,7 +36,7 @@ class Watched:
         known: Nodes that ran an attempt before in the same place.
         began: See `Deadlines`.
         replacement_s: Seconds after which an attempt that lacks machines is overdue; None: never.
-        permits: See `AlertWatch`.
+        why_kept: See `AlertWatch`.
         on_phase: Called with what `Deadlines.began` is when a phase begins.
     """
 
@@ -46,7 +46,7 @@ class Watched:
     known: Mapping[int, Place] = field(default_factory=dict)
     began: Mapping[str, float] = field(default_factory=dict)
     replacement_s: float | None = None
-    permits: Callable[[Mapping[str, str]], bool] = lambda hosts: True
+    why_kept: Callable[[Mapping[str, str]], str] = lambda hosts: ""
     on_phase: Callable[[Mapping[str, float]], None] = lambda began: None
 
 
@@ -82,7 +82,7 @@ class _Follower:
         self._watched = watched
         self._deadlines = Deadlines(limits, time.monotonic(), watched.began)
         self._nodes = self._watch_nodes(watched.known)
-        self._alerts = AlertWatch(watched.permits, lambda text: print(text, flush=True))
+        self._alerts = AlertWatch(watched.why_kept, lambda text: print(text, flush=True))
         self._waiting = _Waiting(step)
         self._told: dict[int, RanksEnded] = {}
         self._told_since = 0.0

@@ -30,6 +30,8 @@ class NodeWatch:
             node: Watch(folder.launcher_heartbeat.with_name(f"node-{node}")) for node in range(num_nodes)
         }
         self._silent: dict[int, float] = {}
+        self._own = Watch(folder.launcher_heartbeat)
+        self._blind = 0.0
         self._looked = time.monotonic()
         self._since = dict.fromkeys(known, time.monotonic())
 
@@ -43,16 +45,23 @@ class NodeWatch:
                     self._since.setdefault(node, time.monotonic())
         now, is_first = time.monotonic(), not self._silent
         passed, self._looked = now - self._looked, now
+        own_silent = self._own.silent_s()
+        self._blind = max(passed, own_silent if self._own.has_begun() else 0.0)
         self._silent = {node: watch.silent_s() for node, watch in self._watches.items()}
         return not is_first and min(self._silent.values()) < passed / 2
 
     def lost(self, timeout_s: float, ended: Collection[int] = ()) -> dict[int, Place]:
         """Nodes of which nothing was heard for so long, and with them those that fell silent at the same time.
 
+        Where this process's own heartbeat does not get through either, or it did not look, the store or this
+        machine stood still: that says nothing of nodes, whose time begins anew.
+
         Args:
             timeout_s: Seconds.
             ended: Nodes that have told of the end of their ranks; after it they are silent.
         """
+        if self._blind > max(1.5 * _BEAT_S, timeout_s / 2):
+            self._since = dict.fromkeys(self._since, time.monotonic())
         silent = {node: self._silence(node) for node in self.places.keys() & self._watches.keys() - set(ended)}
         if max(silent.values(), default=0.0) < timeout_s:
             return {}

@@ -107,15 +107,17 @@ def decide(
         reason = f"the loss of step {incident.step} was not finite again, so that step is left out"
         return replace(_go_on(situation, reason), skip=incident.step)
     suspects = dict(situation.suspects) or _blamed_twice(incident, history)
-    if suspects:
+    if suspects and situation.num_hosts != 1:
         exclude, why = _permitted(suspects, limits, situation)
         return replace(_go_on(situation, why, elsewhere=bool(exclude)), exclude=exclude)
     return _go_on(situation, _count(history, limits, situation))
 
 
-def may_exclude(hosts: Mapping[str, str], limits: ResilienceConfig, situation: Situation) -> bool:
-    """Whether some of these machines would be excluded, were they to be replaced now."""
-    return bool(_permitted(hosts, limits, situation)[0])
+def why_kept(hosts: Mapping[str, str], limits: ResilienceConfig, situation: Situation) -> str:
+    """Why none of these machines would be excluded, were they to be replaced now; empty where some would be."""
+    if situation.num_hosts == 1:
+        return "there is no other machine"
+    return "" if _permitted(hosts, limits, situation)[0] else "it may not be excluded now"
 
 
 def blamed(incident: Incident) -> str:

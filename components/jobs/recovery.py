@@ -13,7 +13,7 @@ from components.jobs.incident import judge
 from components.jobs.jobs import Jobs
 from components.jobs.launchers import Ending
 from components.jobs.live_job import LiveJob, new_job
-from components.jobs.policy import BREAKER_S, Decision, Situation, blamed, decide, may_exclude
+from components.jobs.policy import BREAKER_S, Decision, Situation, blamed, decide, why_kept
 from components.jobs.report import write_report
 from components.jobs.seen import Seen
 from components.jobs.sizes import smaller
@@ -116,8 +116,8 @@ class Recovery:
             live.record = {**live.record, "phases": dict(began)}
             write_record(self._folder, live.record)
 
-        def permits(hosts: Mapping[str, str]) -> bool:
-            return may_exclude(hosts, self._limits, self._situation(live.record, hosts, is_alive=True))
+        def kept(hosts: Mapping[str, str]) -> str:
+            return why_kept(hosts, self._limits, self._situation(live.record, hosts, is_alive=True))
 
         can_make_do = self._history(live.number) and (self._smaller(live) or self._doubtful)
         return Watched(
@@ -127,7 +127,7 @@ class Recovery:
             live.places,
             live.record.get("phases", {}),
             self._limits.replacement_timeout_s if can_make_do else None,
-            permits,
+            kept,
             remember,
         )
 

@@ -9,6 +9,10 @@ from training.events import RanksEnded
 _FIRST_S = 1.0
 """Ranks of other nodes end right after the first, because it is gone."""
 
+_STACKS_S = 30.0
+"""A node whose rank was stopped takes longer to tell of a hang than those that wait for it: for stacks that the
+rank does not write itself, and a look at the network."""
+
 _LEAVE_S = 30.0
 """Nodes whose ranks have saved leave by themselves, and the job tells why."""
 
@@ -37,6 +41,8 @@ def is_settled(
         return False
     if any(_is_cause(ended) for ended in told.values()):
         return True
+    if waited_s < _STACKS_S and any(ended.what == "hang" for ended in told.values()):
+        return False
     return all(lives(node) for node in range(num_nodes) if node not in told)
 
 
@@ -47,6 +53,6 @@ def _leaves(ended: RanksEnded) -> bool:
 def _is_cause(ended: RanksEnded) -> bool:
     """Whether this node's ranks ended for a reason of its own."""
     if ended.what == "hang":
-        return ended.beat == -1
+        return ended.beat == -1  # else another node's rank may be further behind
     killed = ended.exit_code is not None and ended.exit_code < 0 and ended.exit_code not in _PEERS
     return ended.what is not None or killed

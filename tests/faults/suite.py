@@ -106,7 +106,7 @@ class Suite:
         nnodes: str = "1",
         hosts: Sequence[str] = ("a", "b"),
         group_timeout_s: float = 1800,
-        within_s: float = 60,
+        within_s: float = 120,
     ) -> None:
         """Put torchrun to the same fault, and note how long it takes.
 

@@ -1,11 +1,13 @@
 """Damaged checkpoints, disks that hang or are full, and kills in the middle of a save."""
 
+import errno
 import json
 import os
 import shutil
 import signal
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -114,6 +116,48 @@ def test_a_run_falls_back_past_several_and_never_to_none(tmp_path):
     for _ in range(2):  # nothing has been mended by being told
         with pytest.raises(UserError, match=r"damaged-step-00000003.*restore one, or remove"):
             choose_checkpoint(tmp_path)
+
+
+def test_one_that_has_lost_its_manifest_is_no_reason_to_begin_anew(tmp_path):
+    (tmp_path / name_of(2)).mkdir()
+    assert choose_checkpoint(tmp_path) == (None, []), "an empty folder never was one"
+    (save(tmp_path, 1) / "manifest.json").unlink()
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"\(damaged-step-00000001\): restore one"):
+            choose_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE])
+@pytest.mark.parametrize("name", ["manifest.json", "__0_0.distcp"])
+def test_what_a_disk_does_not_give_now_is_not_damaged(tmp_path, monkeypatch, name, number):
+    save(tmp_path, 1)
+    refuse(monkeypatch, name, number)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        choose_checkpoint(tmp_path)
+    watch = keeper(tmp_path, 1)
+    verify(watch)
+    assert watch.take_failure().errno == number
+    monkeypatch.undo()
+    assert choose_checkpoint(tmp_path) == (tmp_path / name_of(1), [])
+
+
+def test_a_sector_that_cannot_be_read_is_damage(tmp_path, monkeypatch):
+    for number in (1, 2):
+        save(tmp_path, number)
+    refuse(monkeypatch, f"{name_of(2)}/__0_0.distcp", errno.EIO)
+    assert choose_checkpoint(tmp_path) == (tmp_path / name_of(1), [name_of(2)])
+
+
+def refuse(monkeypatch, name, number):
+    """Let a disk refuse to open files of this name."""
+    real = Path.open
+
+    def refused(path, *args, **kwargs):
+        if str(path).endswith(name):
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refused)
 
 
 def test_another_versions_checkpoint_is_refused_and_stays(tmp_path):
@@ -235,8 +279,8 @@ def test_a_checkpoint_that_cannot_be_verified_is_told_and_the_older_stay(tmp_pat
     def fail(folder):
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(verifier.folders, "newest_step", fail)
     checkpointer = saver(tmp_path, *trained, told.append, keep=1)
+    monkeypatch.setattr(verifier.folders, "newest_step", fail)
     for number in (1, 2):
         checkpointer.save(number)
         checkpointer.wait()

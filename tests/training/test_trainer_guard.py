@@ -68,6 +68,13 @@ def save_twice(rank, source, samples, folder):
     follow(trainer, stop_asked=lambda: trainer.step == 2, checkpointer=checkpointer)
     checkpointer.close(finished=False)
     assert written == [2] and [path.name for path in checkpoints(folder)] == ["step-00000002"]
+    # Nor before the next attempt's first step, unless the state was read from the nodes' own disks.
+    for place, expected in ((folder, [2]), (folder / "behind", [2, 2])):
+        trainer.step = 2
+        checkpointer = Checkpointer(place, trainer.model, trainer.optimizer, {}, CheckpointConfig(), 2)
+        finished, _ = follow(trainer, stop_asked=lambda: True, checkpointer=checkpointer)
+        checkpointer.close(finished=False)
+        assert not finished and written == expected
 
 
 def test_a_stop_right_after_a_save_does_not_write_it_again(tiny_model, samples, tmp_path):

@@ -96,7 +96,8 @@ class Checkpointer:
         )
         self._has_left_out = False
         self._like: dict[str, Any] = {}
-        self._uploaded = 0
+        self._on_nodes = 0
+        self._uploaded = folders.newest_step(folder)
 
     def save(self, step: int, *, block: bool = False) -> bool:
         """Save the state after `step` steps. Collective: every rank calls it with the same arguments.
@@ -134,7 +135,7 @@ class Checkpointer:
         if not (failed or is_new):
             return True  # it was saved before a stop came in the step after it
         self._is_wanted = False
-        if (unverified := self._verifier.take_failure()) is not None:
+        if (unverified := self._verifier.take_failure()) is not None and self._is_leader:
             self._warn(f"a checkpoint was not verified, so older ones stay: {unverified}")
         if failed:
             # The state is whole all the same, and what it fails of may pass: this save is tried, and at once.
@@ -230,26 +231,30 @@ class Checkpointer:
             group=self._store_group,
         )
         self._uploaded = step
-        self._written(time.monotonic() - started, "")
         self._verifier.verify_newest()
+        self._written(time.monotonic() - started, "")
 
     def _write_local(self, state: dict[str, Any], step: int) -> None:
         assert self._local is not None
         mine, started = self._local, time.monotonic()
         write = partial(local_tier.write_local, state, mine, step, attempt=self._attempt, identity=self._identity)
         together(write, self._local_group)
+        self._on_nodes = step
+        # Before what may fail on one rank alone: every rank has to submit it.
+        self._store.submit("the copy of a checkpoint to the store", self._upload)
         local_tier.retain(mine, self._config.keep)
         self._written(time.monotonic() - started, "local")
-        self._store.submit("the copy of a checkpoint to the store", self._upload)
 
     def _upload(self) -> None:
-        """Copy the newest checkpoint of the nodes' disks to the store; there may be a newer one since."""
+        """Copy the newest checkpoint that all ranks have on their nodes' disks to the store."""
         assert self._local is not None
-        newest = [folders.newest_step(self._local)]
+        newest = [self._on_nodes]
         dist.broadcast_object_list(newest, src=0, group=self._store_group)
         if newest[0] > self._uploaded:
+            checkpoint = self._local / folders.name_of(newest[0])
+            state: dict[str, Any] = {}
             # From the file, so that no copy stays in memory for as long as the store takes.
-            state = local_tier.open_local(self._local / folders.name_of(newest[0]), self._like)
+            together(lambda: state.update(local_tier.open_local(checkpoint, self._like)), self._store_group)
             self._write(state, newest[0])
 
     def _background(self, name: str) -> Background:

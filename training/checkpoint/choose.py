@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from training.checkpoint import folders, local_tier
-from training.checkpoint.groups import disk_group, together
-from training.checkpoint.manifest import FileEntry, OtherVersionError, read_manifest
+from training.checkpoint.groups import any_rank, disk_group, together
+from training.checkpoint.manifest import FileEntry, Manifest, OtherVersionError, read_manifest
 from training.checkpoint.verify import damaged_files, shares
 from training.errors import UserError
 from training.store import remove
@@ -42,8 +42,8 @@ def choose_checkpoint(
 
     Raises:
         UserError: There were checkpoints, but none is whole; another version of Shardline made one; or a node's
-        own
-            disk cannot be written to.
+            own disk cannot be written to.
+        OSError: The disk does not give them now.
     """
     group = disk_group()
     try:
@@ -62,6 +62,7 @@ class _Choice:
         self._group = group
         self._is_leader = dist.get_rank() == 0
         self._damaged: list[str] = []
+        self._manifests: dict[int, Manifest] = {}
 
     def make(self) -> tuple[Path | None, list[str]]:
         together(self._check_local, self._group)
@@ -73,6 +74,8 @@ class _Choice:
                 break
             if step in in_store and (chosen := self._whole_in_store(step)) is not None:
                 break
+        if chosen is None:
+            self._look_for_remains()
         together(lambda: self._clear(chosen), self._group)
         if chosen is None and (all_damaged := self._from_leader(lambda: folders.quarantined(self._folder))):
             # Also those that an earlier start found: it was told to people, and nothing has been mended since.
@@ -92,6 +95,15 @@ class _Choice:
                     "there that this user may write to, or set it to null"
                 ) from error
 
+    def _look_for_remains(self) -> None:
+        """There is nothing to go on from: say so where there was something, and not only that nothing is there."""
+        together(lambda: folders.quarantine_unsealed(self._folder) if self._is_leader else None, self._group)
+        if any(self._from_all(self._mine is not None and bool(folders.checkpoints(self._mine)))):
+            self._say(
+                "the nodes' own disks have no checkpoint that is whole on all of them, and the store has none "
+                "yet: training begins at its first step"
+            )
+
     def _whole_in_store(self, step: int) -> Path | None:
         checkpoint = self._folder / folders.name_of(step)
         manifest = self._from_leader(lambda: read_manifest(checkpoint))
@@ -104,26 +116,25 @@ class _Choice:
         return None
 
     def _steps_on_nodes(self) -> set[int]:
-        """Steps of which every rank has a part on its node that might be whole, of the same placement."""
-        mine: set[int] = set()
+        """Steps of which every rank has a part on its node that might be whole, of one save at this placement."""
 
         def look() -> None:
             for checkpoint in folders.checkpoints(self._mine) if self._mine is not None else ():
                 # The store's decides whether this version can go on with the run.
-                with contextlib.suppress(OtherVersionError):
+                with contextlib.suppress(OtherVersionError, OSError):
                     manifest = read_manifest(checkpoint)
                     if manifest is not None and local_tier.fits_here(manifest):
-                        mine.add(manifest.step)
+                        self._manifests[manifest.step] = manifest
 
         together(look, self._group)
-        return set.intersection(*self._from_all(mine))
+        saves = {(step, str(manifest.about.get("attempt"))) for step, manifest in self._manifests.items()}
+        return {step for step, _ in set.intersection(*self._from_all(saves))}
 
     def _whole_on_nodes(self, step: int) -> Path | None:
         assert self._mine is not None
         checkpoint = self._mine / folders.name_of(step)
-        manifest = read_manifest(checkpoint)
-        assert manifest is not None
-        if not self._any_damaged(checkpoint, manifest.files, list(manifest.files)):
+        files = self._manifests[step].files
+        if not self._any_damaged(checkpoint, files, list(files)):
             return checkpoint
         remove(checkpoint)
         return None
@@ -131,7 +142,9 @@ class _Choice:
     def _any_damaged(self, checkpoint: Path, files: Mapping[str, FileEntry], mine: list[str]) -> bool:
         total = sum(files[name].bytes for name in mine)
         progress = _Progress(checkpoint.name, total, self._say)
-        return any(self._from_all(bool(damaged_files(checkpoint, files, mine, progress))))
+        damaged: list[str] = []
+        together(lambda: damaged.extend(damaged_files(checkpoint, files, mine, progress)), self._group)
+        return any_rank(self._group, bool(damaged))[0]
 
     def _clear(self, chosen: Path | None) -> None:
         step = None if chosen is None else folders.step_of(chosen)

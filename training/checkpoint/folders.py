@@ -46,6 +46,13 @@ def quarantine(checkpoint: Path) -> None:
     checkpoint.rename(target)
 
 
+def quarantine_unsealed(folder: Path) -> None:
+    """Move what has lost its manifest, where there is nothing newer whose removal it could be left of."""
+    for path in folder.glob("step-*"):
+        if step_of(path) is not None and path.is_dir() and any(path.iterdir()):
+            quarantine(path)
+
+
 def quarantined(folder: Path) -> list[str]:
     """Names of the checkpoints that were found damaged, as they are now."""
     return [path.name for path in sorted(folder.glob(f"{_DAMAGED}step-*"))]

@@ -18,14 +18,14 @@ def disk_group() -> dist.ProcessGroup:
     return dist.new_group(backend="gloo", timeout=_TIMEOUT)
 
 
-def any_rank(group: dist.ProcessGroup, *flags: bool) -> list[bool]:
+def any_rank(group: dist.ProcessGroup | None, *flags: bool) -> list[bool]:
     """For each flag, whether it is set on any rank. Collective."""
     found = torch.tensor([int(flag) for flag in flags])
     dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group)
     return [bool(value) for value in found.tolist()]
 
 
-def together(action: Callable[[], None], group: dist.ProcessGroup) -> None:
+def together(action: Callable[[], None], group: dist.ProcessGroup | None) -> None:
     """Do something on every rank, and raise on all of them what went wrong on one. Collective.
 
     Raises:
@@ -41,7 +41,7 @@ def together(action: Callable[[], None], group: dist.ProcessGroup) -> None:
     share_error(error, group)
 
 
-def share_error(error: BaseException | None, group: dist.ProcessGroup) -> None:
+def share_error(error: BaseException | None, group: dist.ProcessGroup | None) -> None:
     """Raise this rank's error, or one that says what another rank's is. Collective; see `together`."""
     if not any_rank(group, error is not None)[0]:
         return

@@ -54,7 +54,8 @@ def write_local(state: dict[str, Any], folder: Path, step: int, *, attempt: int,
         with hashed_file(staging / _FILE, entries) as file:
             torch.save([_alone(leaf) for leaf in tree_flatten(state)[0]], file)
         about = about_checkpoint(step, dist.get_world_size(), "local", identity)
-        seal(staging, {**about, "ranks_per_node": _ranks_per_node()}, entries)
+        # Parts of one save, and not of one before a step was left out, belong together.
+        seal(staging, {**about, "ranks_per_node": _ranks_per_node(), "attempt": attempt}, entries)
         rename_into_place(staging, folder / name_of(step))
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -63,7 +64,7 @@ def write_local(state: dict[str, Any], folder: Path, step: int, *, attempt: int,
 def fits_here(manifest: Manifest) -> bool:
     """Whether the checkpoint is of the same number of ranks, as many on each node: each has the same shards."""
     about = manifest.about
-    return about["world_size"] == dist.get_world_size() and about.get("ranks_per_node") == _ranks_per_node()
+    return about.get("world_size") == dist.get_world_size() and about.get("ranks_per_node") == _ranks_per_node()
 
 
 def open_local(checkpoint: Path, like: dict[str, Any]) -> dict[str, Any]:

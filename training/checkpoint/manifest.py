@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from training.checkpoint.damage import is_damage
 from training.checkpoint.folders import step_of
 from training.errors import UserError
 from training.store import MANIFEST
@@ -63,10 +64,15 @@ def read_manifest(checkpoint: Path) -> Manifest | None:
 
     Raises:
         OtherVersionError: Another version of Shardline made it.
+        OSError: The disk does not give it now; see `is_damage`.
     """
     try:
         content = _Content.model_validate(json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8")))
-    except (OSError, ValidationError, ValueError, RecursionError):
+    except OSError as error:
+        if not is_damage(error):
+            raise
+        return None
+    except (ValidationError, ValueError, RecursionError):
         return None
     about = content.about
     if about.get("format") != FORMAT:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from training.checkpoint.groups import together
 from training.errors import UserError
 from training.shards import local_part
 
@@ -27,7 +28,13 @@ def check_space(folder: Path, state: dict[str, Any], what: str, group: dist.Proc
     """
     needed = torch.tensor(_num_bytes(state))
     dist.all_reduce(needed, group=group)
-    free = torch.tensor(shutil.disk_usage(folder).free if dist.get_rank() == 0 else 0)
+    free = torch.tensor(0)
+
+    def look() -> None:
+        if dist.get_rank() == 0:
+            free.fill_(shutil.disk_usage(folder).free)
+
+    together(look, group)
     dist.broadcast(free, src=0, group=group)
     _check(int(needed.item()), int(free.item()), folder, what, "choose another store")
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from training.checkpoint import folders
 from training.checkpoint.background import Background
-from training.checkpoint.groups import disk_group
+from training.checkpoint.groups import disk_group, together
 from training.checkpoint.manifest import Manifest, read_manifest
 from training.checkpoint.verify import Stopped, be_modest, damaged_files, shares
 from training.store import remove
@@ -79,8 +79,10 @@ class Verifier:
             return
         name, manifest = found[0]
         checkpoint = self._folder / name
+        mine: list[list[str] | None] = []
+        together(lambda: mine.append(self._damaged_of_share(checkpoint, manifest)), self._group)
         answers: list[list[str] | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(answers, self._damaged_of_share(checkpoint, manifest), group=self._group)
+        dist.all_gather_object(answers, mine[0], group=self._group)
         if dist.get_rank() != 0 or any(answer is None for answer in answers):
             return
         if damaged := [file for answer in answers for file in answer or []]:

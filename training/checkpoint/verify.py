@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from training.checkpoint.damage import is_damage
 from training.checkpoint.manifest import FileEntry
 
 _BLOCK = 4 * 2**20
@@ -46,6 +47,9 @@ def damaged_files(
         files: What its manifest says.
         names: Which of them to read.
         on_read: Called with the bytes of every block that was read; what it raises ends the reading.
+
+    Raises:
+        OSError: The disk does not give them now; see `is_damage`.
     """
     return [name for name in names if not _holds(folder / name, files[name], on_read)]
 
@@ -55,7 +59,9 @@ def _holds(path: Path, entry: FileEntry, on_read: Callable[[int], None]) -> bool
         if not path.is_file() or path.stat().st_size != entry.bytes:
             return False
         return read_back(path, on_read) == entry.sha256
-    except OSError:
+    except OSError as error:
+        if not is_damage(error):
+            raise
         return False
 
 

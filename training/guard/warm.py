@@ -18,6 +18,7 @@ from typing import TextIO
 
 from training.guard.beat import FOLDER_VARIABLE
 from training.guard.preload import MODULES_VARIABLE
+from training.processes import die_with_parent
 from training.run_folder import RunFolder
 
 JOB_VARIABLE = "SHARDLINE_JOB"
@@ -68,6 +69,9 @@ def _rank(folder: str, env: dict[str, str], out: str, err: str) -> None:
     # The process that imported keeps the environment of its start, in which an earlier attempt's would be missing.
     os.environ.clear()
     os.environ.update(env)
+    # Without it the node could neither see nor end this rank, and would start the next one beside it.
+    die_with_parent(number=signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     for path, stream in ((out, sys.stdout), (err, sys.stderr)):
         _redirect(path, stream)
     if _is_poisoned():

@@ -27,8 +27,11 @@ def check_clock(limits: Thresholds, folder: Path | None, node: str = "", now: fl
         return CheckResult("clock", "not_present", "no other clock to compare with")
     now = time.time() if now is None else now
     own = folder / (node or host_name())
-    write_atomically(own, f"{now:.3f} {host_name()}\n")
-    ahead = {"the store": own.stat().st_mtime - now}
+    try:
+        write_atomically(own, f"{now:.3f} {host_name()}\n")
+        ahead = {"the store": own.stat().st_mtime - now}
+    except OSError as error:
+        return CheckResult("clock", "not_present", f"the clocks cannot be compared: {error.strerror}")
     for path in folder.iterdir():
         if path != own and (stamp := _stamp(path)) is not None:
             ahead[f"{stamp[1]} ({path.name})"] = stamp[0] - now

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from training.health.bounded import ask
+from training.health.disk_probe import FULL
 from training.health.policy import Thresholds
 from training.health.result import CheckResult
 
@@ -33,6 +34,9 @@ def check_disk(
         text = f"{folder} hangs: nothing was written within {limits.disk_timeout_s:g} s"
         advice = "look at the mount and its server; a network disk may have to be mounted again"
         return [CheckResult("disk", "failed", text, advice=advice), _unknown_space()]
+    if answer.code == FULL:
+        # The store is the same from any machine, so another one would do no better.
+        return [CheckResult("disk", "warning", f"{folder} is full", advice="free some space"), _unknown_space()]
     if answer.code != 0:
         text = f"{folder} cannot be written: {answer.errors.strip().rpartition(chr(10))[2]}"
         return [CheckResult("disk", "failed", text, advice="mount it, or make it writable"), _unknown_space()]

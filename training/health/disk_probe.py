@@ -3,6 +3,7 @@
 A process of its own, because a disk that hangs does not come back.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,9 @@ import time
 
 _BYTES = 2**20
 
+FULL = 2
+"""Exit code where the disk works, and has no room."""
+
 
 def main(folder: str) -> int:
     """Print seconds and free bytes as JSON; returns the exit code."""
@@ -19,7 +23,8 @@ def main(folder: str) -> int:
     content = os.urandom(_BYTES)
     descriptor, name = tempfile.mkstemp(prefix=".health-", dir=folder)
     try:
-        os.write(descriptor, content)
+        if os.write(descriptor, content) < _BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(descriptor)
         # Or the read would come from memory.
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -38,4 +43,4 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[1]))
     except OSError as error:
         print(error.strerror, file=sys.stderr)
-        sys.exit(1)
+        sys.exit(FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else 1)

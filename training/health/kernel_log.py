@@ -1,5 +1,6 @@
 """Reads the kernel's log: /dev/kmsg, or a file of such lines."""
 
+import contextlib
 import os
 import re
 import time
@@ -78,6 +79,8 @@ class KernelLog:
         return self._descriptor is not None
 
     def _open(self) -> bool:
+        if self.path.is_dir():
+            return False
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -85,7 +88,8 @@ class KernelLog:
             self._from_end = False
             return False
         if self._from_end:
-            os.lseek(self._descriptor, 0, os.SEEK_END)
+            with contextlib.suppress(OSError):  # a pipe has no end
+                os.lseek(self._descriptor, 0, os.SEEK_END)
         return True
 
     def _reopen_if_replaced(self) -> None:

@@ -11,6 +11,7 @@ from training.guard.beat import BeatWriter
 from training.health.deep import DeepChecks, deep_store
 from training.health.deep_result import NAME, save_deep
 from training.health.policy import HealthPolicy, load_policy, policy_of
+from training.processes import die_with_parent
 from training.run_folder import RunFolder
 
 
@@ -42,6 +43,7 @@ class HealthRank:
 
 def main(policy: str, output: str) -> None:
     """`torchrun -m training.health.rank POLICY OUTPUT`: the same without a run; no policy is the built-in one."""
+    die_with_parent()
     _check(load_policy(policy or None), 1, [Path(output)], lambda text: None)
 
 

@@ -97,11 +97,22 @@ def test_more_than_half_of_the_machines_are_never_left_out(make_step, tmp_path, 
 
 
 def test_a_local_run_does_not_train_on_a_machine_that_computes_wrongly(make_step, tmp_path, job_finds):
-    job_finds(result(1, Blame("faulty", ("host-0",), "rank 0 errs")))
-    with pytest.raises(SystemExit), make_step() as step:
-        with pytest.raises(StepFailed, match="this machine must not train: rank 0 errs"):
-            check_run(step, tmp_path / "report.md")
-        raise SystemExit
+    calls = job_finds(result(1, Blame("faulty", ("host-0",), "rank 0 errs")))
+    for _ in range(2):  # to start it again mends no machine
+        with pytest.raises(SystemExit), make_step() as step:
+            with pytest.raises(StepFailed, match="this machine must not train: rank 0 errs"):
+                check_run(step, tmp_path / "report.md")
+            raise SystemExit
+    assert len(calls) == 2
+
+
+def test_what_was_found_before_a_kill_still_leaves_machines_out(make_step, tmp_path, job_finds):
+    calls = job_finds(result(4))
+    with make_step(launcher="pytorchjob") as step:
+        step.folder.health.mkdir(parents=True)
+        save_deep(result(4, Blame("faulty", ("host-3",), "host-3 errs")), step.folder.health / "deep.json")
+        check_run(step, tmp_path / "report.md")
+    assert calls == [] and [e.host for e in exclusions(step.folder)] == ["host-3"]
 
 
 def test_a_report_of_nothing_but_good_names_no_machine():

@@ -150,6 +150,9 @@ def test_whatever_is_half_written_is_survived(folder, content):
         ([told(0, exit_code=-6)], 50, False, False),
         ([told(0, "hang", -9, beat=4)], 5, False, False),
         ([told(0, "hang", -9, beat=-1)], 5, False, True),
+        ([told(0, "hang", -9, beat=4)], 20, True, False),
+        ([told(0, "hang", -9, beat=4)], 31, True, True),
+        ([told(0, "hang", -9, beat=4), told(1, "hang", -9, beat=-1)], 5, True, True),
         ([told(0, "preempted", 143), told(1, "preempted", 143)], 5, True, False),
         ([told(0, exit_code=143)], 31, True, True),
     ],
@@ -198,13 +201,38 @@ def test_a_node_that_had_begun_an_attempt_before_in_its_place_counts_at_once(fol
     assert set(watch.lost(0.05)) == {0, 1}
 
 
+def test_a_store_that_stands_still_is_no_loss_of_nodes(folder, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def look(own=False, node=False):
+        nonlocal now
+        now += 1.0
+        if own:
+            folder.launcher_heartbeat.write_text(str(now))
+        if node:
+            beat(folder, 0, str(now))
+        watch.look()
+        return bool(watch.lost(10.0))
+
+    watch = NodeWatch(folder, 1, 1, {0: PLACES[0]})
+    beat(folder, 0, "0")
+    assert not any(look(own=True, node=True) for _ in range(5))
+    assert not any(look() for _ in range(40)), "this launcher's own heartbeat is silent too"
+    assert not look(own=True), "the node's comes a little later"
+    assert [look(own=True) for _ in range(20)].index(True) == 8, "its time begins anew, and then counts"
+    assert not look(own=True, node=True)
+    now += 100.0
+    assert not look(own=True), "nobody looked"
+
+
 # Alerts
 
 
 @pytest.fixture
 def alerts():
     said = []
-    watch = AlertWatch(lambda hosts: "z" not in hosts, said.append)
+    watch = AlertWatch(lambda hosts: "it may not be excluded now" if "z" in hosts else "", said.append)
     return SimpleNamespace(watch=watch, said=said)
 
 

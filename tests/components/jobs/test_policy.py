@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from components.jobs.history import Past, without_progress
-from components.jobs.policy import Situation, blamed, decide, may_exclude
+from components.jobs.policy import Situation, blamed, decide, why_kept
 from training.config import ResilienceConfig
 from training.events import Incident
 
@@ -163,7 +163,6 @@ def test_a_suspect_is_replaced_and_told():
         ({"excluded": frozenset("de")}, ("a",), True),
         ({"excluded": frozenset("ab")}, ("a", "b"), False),
         ({"num_hosts": 8}, ("a", "b", "c", "d"), False),
-        ({"num_hosts": 1}, ("a",), True),
         ({"usual_nodes": 1}, ("a",), False),
     ],
 )
@@ -173,7 +172,18 @@ def test_the_breaker_excludes_no_more_than_half(more, hosts, trips):
     assert (not decision.exclude) is trips
     assert (decision.action == "restart_in_place") is trips
     assert ("no machine is excluded" in decision.reason) is trips
-    assert may_exclude(suspects(*hosts), ResilienceConfig(), situation) is not trips
+    kept = why_kept(suspects(*hosts), ResilienceConfig(), situation)
+    assert kept == ("it may not be excluded now" if trips else "")
+
+
+@pytest.mark.parametrize("more", [{}, {"is_alive": False}, {"suspects": suspects("vm")}, {"saved": 30}])
+@pytest.mark.parametrize("what", ["signal", "hang", "node_lost", "node_suspect"])
+def test_of_the_only_machine_nothing_is_said_of_excluding_it(what, more):
+    situation = dataclasses.replace(STUCK, num_hosts=1, **more)
+    decision = decided(what, [past(what, host="vm")], situation, host="vm")
+    assert decision.retry and not decision.exclude and decision.reason.startswith("it goes on from")
+    assert (decision.action == "restart_in_place") is situation.is_alive
+    assert why_kept(suspects("vm"), ResilienceConfig(), situation) == "there is no other machine"
 
 
 def test_machines_are_not_excluded_where_that_is_off_or_there_was_no_replacement():

@@ -65,7 +65,7 @@ def stop_node(suite: Suite) -> Outcome:
         ranks=1,
         nnodes="1:2",
         group_timeout_s=15,
-        within_s=75,
+        within_s=120,
     )
     return outcome
 
@@ -91,7 +91,7 @@ def cut_off_node(suite: Suite) -> Outcome:
         ranks=1,
         nnodes="1:2",
         group_timeout_s=15,
-        within_s=75,
+        within_s=120,
     )
     return outcome
 

@@ -55,7 +55,7 @@ def stop_rank(suite: Suite) -> Outcome:
     stacks = sorted(path.name for path in (trial.folder.attempt(1) / "stacks").glob("rank-*.txt"))
     outcome.expect(stacks == ["rank-0.txt", "rank-1.txt"], f"stacks are there of {stacks}")
     # With torch's own timeout it does not react at all.
-    suite.torchrun(outcome, lambda job, hosts: job.rank(1).suspend(), group_timeout_s=15, within_s=100)
+    suite.torchrun(outcome, lambda job, hosts: job.rank(1).suspend(), group_timeout_s=15, within_s=150)
     return outcome
 
 

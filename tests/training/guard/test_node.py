@@ -76,11 +76,24 @@ def test_a_killed_rank_is_told_at_once_and_its_node_starts_the_next_attempt_in_p
     # An order while ranks run ends them without a grace.
     Orders(run.folder.job_path).give(3)
     eventually(lambda: steps(run, 3))
-    node.send_signal(signal.SIGTERM)
+    for process in [*psutil.Process(node.pid).children(recursive=True), node]:
+        process.send_signal(signal.SIGTERM)  # as whoever shuts a machine down
     assert node.wait(timeout=30) == 143
     last = steps(run, 3)[-1].step
     assert (run.folder.checkpoints / f"step-{last:08d}" / "manifest.json").is_file(), "a stop saves"
     assert ended(run)[-1].what == "preempted"
+
+
+def test_ranks_go_with_the_process_that_they_were_forked_from_and_are_not_started_beside_themselves(start):
+    run, node = start()
+    pids = ranks_of(node)
+    psutil.Process(psutil.Process(pids[0]).ppid()).kill()
+    (event,) = eventually(lambda: ended(run))
+    assert event.exit_code == 255
+    eventually(lambda: not any(map(psutil.pid_exists, pids.values())), 5)
+    Orders(run.folder.job_path).give(2)
+    eventually(lambda: steps(run, 2))
+    assert not set(ranks_of(node).values()) & set(pids.values())
 
 
 def test_a_stopped_rank_is_found_named_and_killed_after_its_stacks_were_taken(start):

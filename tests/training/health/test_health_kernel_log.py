@@ -1,3 +1,4 @@
+import os
 import time
 
 import pytest
@@ -93,6 +94,18 @@ def test_a_program_error_that_returns_on_one_gpu_points_to_the_gpu(tmp_path):
 def test_a_log_that_cannot_be_read_is_not_called_healthy(tmp_path):
     assert check_xids(POLICY, tmp_path / "none").status == "not_present"
     assert recent(tmp_path / "none", 60) is None
+
+
+def test_what_is_no_log_is_neither_called_healthy_nor_in_the_way(tmp_path):
+    assert check_xids(POLICY, tmp_path).status == "not_present"
+    assert list(KernelLog(tmp_path, from_end=True).lines()) == []
+    os.mkfifo(tmp_path / "pipe")
+    log = KernelLog(tmp_path / "pipe", from_end=True)
+    with (tmp_path / "pipe").open("w") as pipe:
+        pipe.write("one line\n")
+        pipe.flush()
+        assert [line.text for line in log.lines()] == ["one line"]
+    log.close()
 
 
 def test_a_log_is_followed_through_half_lines_and_rotation(tmp_path):

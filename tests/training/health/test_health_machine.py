@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import resource
@@ -74,6 +75,23 @@ def test_a_mount_that_is_frozen_hangs_nobody(tmp_path):
     finally:
         time.sleep(0.3)  # the probe that was killed ends once the disk goes on
         subprocess.run(["umount", mount], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+def test_a_store_that_is_full_is_no_machines_fault(tmp_path):
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=False).returncode:
+        pytest.skip("no disk in memory can be mounted here")
+    try:
+        with contextlib.suppress(OSError), (tmp_path / "data").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        disk, space = check_disk(LIMITS, tmp_path)
+        assert (disk.status, disk.text) == ("warning", f"{tmp_path} is full")
+        assert space.status == "not_present"
+        clock = check_clock(LIMITS, tmp_path / "clocks", "node-0")
+        assert clock.status == "not_present" and clock.text.endswith("No space left on device")
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
 
 
 def test_a_folder_that_is_not_there_or_gives_back_something_else_fails(tmp_path):

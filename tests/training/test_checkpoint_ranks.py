@@ -1,0 +1,100 @@
+"""What goes wrong on one rank alone: all ranks learn it, and none waits for the others."""
+
+import shutil
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.checkpointing import saver, set_up, step
+from tests.runs import run_ranks
+from training.checkpoint import checkpoints, local_tier, space, verifier
+from training.checkpoint.choose import choose_checkpoint
+from training.checkpoint.folders import name_of
+from training.checkpoint.groups import disk_group
+from training.checkpoint.local_tier import rank_folder, write_local
+from training.checkpoint.store_tier import write_to_store
+from training.checkpoint.verifier import Verifier
+
+
+class failing:
+    """Lets a function of a module raise on one rank."""
+
+    def __init__(self, module, name, rank):
+        self.module, self.name, self.rank = module, name, rank
+
+    def __enter__(self):
+        self.function = getattr(self.module, self.name)
+        if dist.get_rank() == self.rank:
+            setattr(self.module, self.name, self.fail)
+
+    def __exit__(self, *error):
+        dist.barrier()
+        setattr(self.module, self.name, self.function)
+
+    @staticmethod
+    def fail(*args, **kwargs):
+        raise OSError(116, "Stale file handle")
+
+
+def fail_in_the_store(rank, folder):
+    group = disk_group()
+
+    def save(number):
+        state = {"x": torch.full((4096,), float(number))}
+        return write_to_store(state, folder, number, attempt=1, identity={}, group=group)
+
+    with failing(space.shutil, "disk_usage", 0), pytest.raises((OSError, RuntimeError), match="Stale file handle"):
+        save(1)
+    assert save(1) == folder / name_of(1)
+    watch = Verifier(folder, 1, 60, pytest.fail, pytest.fail, pytest.fail)
+    for number, is_verified in ((2, False), (3, True)):
+        save(number)
+        with failing(verifier, "damaged_files", 5 if is_verified else 1):
+            watch.verify_newest()
+            assert watch._background.wait(30)
+        assert (watch.take_failure() is None) == is_verified
+        dist.barrier()
+        assert [path.name for path in checkpoints(folder)] == [
+            name_of(n) for n in ((3,) if is_verified else (1, 2))
+        ]
+        dist.barrier()
+    watch.close(finish=False)
+
+
+def test_a_disk_that_refuses_one_rank_holds_none_up(tmp_path):
+    run_ranks(2, fail_in_the_store, tmp_path)
+
+
+def fail_on_a_node(rank, source, folder, local):
+    model, optimizer = set_up(source)
+    saving = saver(folder, model, optimizer, local=local)
+    step(model, optimizer, 0)
+    for number, name, fails_on in ((1, "retain", 0), (3, "open_local", 1)):
+        with failing(local_tier, name, fails_on):
+            assert saving.save(number)
+            assert saving._front.wait(30) and saving._store.wait(30)
+        # After a failure the next is made at once, and in the store.
+        assert saving.save(number + 1)
+    assert [path.name for path in checkpoints(folder)] == [name_of(1), name_of(2), name_of(4)]
+    saving.close(finished=False)
+    # The node of rank 1 has been away, and still has what was saved before a step was left out.
+    dist.barrier()
+    for path in rank_folder(local).iterdir():
+        shutil.rmtree(path)
+    write_local({"x": torch.ones(4)}, rank_folder(local), 9, attempt=2 - rank, identity={})
+    assert choose_checkpoint(folder, local)[0] == folder / name_of(4)
+    dist.barrier()
+    # All that there is was on a node that is gone.
+    if rank == 0:
+        shutil.rmtree(folder)
+    else:
+        write_local({"x": torch.ones(4)}, rank_folder(local), 9, attempt=1, identity={})
+    dist.barrier()
+    said = []
+    assert choose_checkpoint(folder, local, said.append) == (None, [])
+    assert len(said) == 1 and said[0].endswith("training begins at its first step")
+
+
+def test_a_node_that_fails_alone_leaves_all_with_the_same(tiny_model, tmp_path):
+    run_ranks(2, fail_on_a_node, tiny_model, tmp_path / "checkpoints", tmp_path / "node")
