@@ -56,8 +56,9 @@ def main(run_folder: str) -> int:
     from training.guard.attempt import NodeAttempt
 
     while True:
-        code = NodeAttempt(run, attempt, node).run_ranks()
-        if code in (0, EXIT_INTERRUPTED):
+        at_work = NodeAttempt(run, attempt, node)
+        code = at_work.run_ranks()
+        if code in (0, EXIT_INTERRUPTED) or at_work.is_told_to_stop:
             return code
         ordered = _wait_for_order(run, attempt, code)
         if ordered is None:

@@ -10,10 +10,12 @@ from tests.faults.marks import own_mark
 
 
 @contextlib.contextmanager
-def small_disk(num_mib: int) -> Iterator[Path]:
-    """A disk in memory."""
+def small_disk(num_mib: int, num_files: int = 512) -> Iterator[Path]:
+    """A disk in memory with room for so many MiB, and for so many files and folders."""
     with _mount_point() as folder:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={num_mib}m", "tmpfs", folder], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={num_mib}m,nr_inodes={num_files}", "tmpfs", folder], check=True
+        )
         try:
             yield folder
         finally:

@@ -97,7 +97,10 @@ class Checkpointer:
         self._has_left_out = False
         self._like: dict[str, Any] = {}
         self._on_nodes = 0
-        self._uploaded = folders.newest_step(folder)
+        # The first rank's answer: another host may still list what was just removed.
+        newest = [folders.newest_step(folder) if self._is_leader else 0]
+        dist.broadcast_object_list(newest, src=0, group=self._group)
+        self._uploaded = newest[0]
 
     def save(self, step: int, *, block: bool = False) -> bool:
         """Save the state after `step` steps. Collective: every rank calls it with the same arguments.

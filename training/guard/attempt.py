@@ -61,6 +61,9 @@ class NodeAttempt:
         run: The run, seen from the job.
         number: Of the attempt.
         node: This node's number.
+
+    Attributes:
+        is_told_to_stop: Whether SIGTERM came once the ranks had ended.
     """
 
     def __init__(self, run: RunFolder, number: int, node: int) -> None:
@@ -75,6 +78,7 @@ class NodeAttempt:
         self._guard: Guard | None = None
         self._links: LinkWatch | None = None
         self._notice: str | None = None
+        self.is_told_to_stop = False
 
     def run_ranks(self) -> int:
         """Run them to their end.
@@ -177,6 +181,7 @@ class NodeAttempt:
         events.write(Span(name="rendezvous", phase="start"))
         try:
             result = agent.run()
+            self._remember_stops()
         finally:
             if self._guard is not None:
                 self._guard.stop()
@@ -187,6 +192,14 @@ class NodeAttempt:
         record = {"time": time.time(), "rank": first, "exit_code": code}
         write_atomically(self.folder / "errors" / f"node-{self.node}.json", json.dumps(record))
         return first, code
+
+    def _remember_stops(self) -> None:
+        """A stop must not cut short what is still to be told of the ranks' end."""
+
+        def remember(signum: int, frame: FrameType | None) -> None:
+            self.is_told_to_stop = True
+
+        signal.signal(signal.SIGTERM, remember)
 
     def _look_for_a_cut(self) -> None:
         """After a hang, tell of peers that do not answer: nobody could meet them in another attempt."""

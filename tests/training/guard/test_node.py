@@ -111,7 +111,7 @@ def test_a_stopped_rank_is_found_named_and_killed_after_its_stacks_were_taken(st
     assert "stopped" in stopped and ("trainer.py" in stopped or "no stacks" in stopped), stopped
 
 
-def test_a_node_that_is_told_nothing_leaves_with_the_exit_code_of_its_rank(start):
+def test_a_node_that_is_told_to_stop_after_its_ranks_have_ended_leaves_with_the_exit_code_of_its_rank(start):
     def tell_of_an_earlier_start(run):
         """Of the same attempt, which a queue had suspended."""
         errors = run.folder.attempt(1) / "errors"
@@ -119,12 +119,14 @@ def test_a_node_that_is_told_nothing_leaves_with_the_exit_code_of_its_rank(start
         for who in ("node-0", "rank-1", "rank-2"):
             (errors / f"{who}.json").write_text("{}")
 
-    run, node = start(stay_s=1, before=tell_of_an_earlier_start)
+    run, node = start(stay_s=60, before=tell_of_an_earlier_start)
     errors = run.folder.attempt(1) / "errors"
     assert [path.name for path in errors.iterdir()] == ["rank-2.json"], "another node's words are its own"
     os.kill(ranks_of(node)[0], signal.SIGKILL)
+    eventually(lambda: ended(run))
+    node.send_signal(signal.SIGTERM)  # while it still puts things away, or waits for an order
     assert node.wait(timeout=30) == 137
-    assert ended(run)[0].rank == 0
+    assert [event.rank for event in ended(run)] == [0]
 
 
 def test_ranks_do_not_outlive_a_node_that_is_killed_and_its_beats_are_cleared_away_by_the_next(start):
