@@ -21,7 +21,7 @@ help: ## List the targets
 	@echo '  make run RECIPE=my.yaml SET="training.epochs=2 training.seed=7"   another recipe, other settings'
 	@echo '  make test TESTS=tests/training                                    a part of the tests'
 	@echo '  make bench NAME=sft                                               one of the benchmarks'
-	@echo '  make faults FAULT=5                                               one of the faults, or FAULT=storm'
+	@echo '  make faults FAULT=5                                               one of the faults, or FAULT=storm; FAULT=--help lists them'
 
 setup: $(STAMP) ## Create .venv with pinned versions of everything (the other targets do it when needed)
 

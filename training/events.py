@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from training.patience import may_pass
+
 
 class _Event(BaseModel):
     # By default pydantic writes a loss of NaN as null, which no reader takes for a number.
@@ -312,6 +314,14 @@ class EventReader:
             yield latest, event
 
     def _read(self, path: Path) -> Iterator[Any]:
+        try:
+            yield from self._read_on(path)
+        except OSError as error:
+            # What a network disk does not give now comes with a later poll.
+            if not may_pass(error) and not isinstance(error, FileNotFoundError):
+                raise
+
+    def _read_on(self, path: Path) -> Iterator[Any]:
         with path.open("rb") as file:
             file.seek(self._offsets.get(path, 0))
             for line in file:

@@ -10,6 +10,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from training.patience import patiently
+
 _LENGTH = 64
 """Bytes of the file, always, so that a reader can tell an order that is half-written."""
 
@@ -26,11 +28,11 @@ class Orders:
 
     def give(self, attempt: int) -> None:
         """Let every node run this attempt, and end what it runs of one before."""
-        self._write({"attempt": attempt})
+        patiently(lambda: self._write({"attempt": attempt}))
 
     def end(self, attempt: int) -> None:
         """Let every node end what it runs of this attempt, and leave: its ranks have nothing to save any more."""
-        self._write({"attempt": attempt + 1, "leave": True})
+        patiently(lambda: self._write({"attempt": attempt + 1, "leave": True}))
 
     def _write(self, order: dict[str, int]) -> None:
         content = json.dumps(order).ljust(_LENGTH - 1) + "\n"

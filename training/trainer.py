@@ -238,6 +238,7 @@ class Trainer:
         with torch.set_grad_enabled(learns):
             part = self._loss(batch) / supervised
         if learns:
+            self._mark("backward")
             part.backward()
         return part.detach()
 

@@ -6,13 +6,15 @@ from typing import Any
 
 from components.jobs.launchers import Ending
 from training.events import Incident
+from training.patience import patiently
 from training.run_folder import RunFolder
 from training.store import write_atomically
 
 
 def write_record(folder: RunFolder, record: dict[str, Any]) -> None:
     """Save the record of the attempt `record["number"]`."""
-    write_atomically(folder.attempt(record["number"]) / "attempt.json", json.dumps(record, indent=1))
+    path = folder.attempt(record["number"]) / "attempt.json"
+    patiently(lambda: write_atomically(path, json.dumps(record, indent=1)))
 
 
 def close_record(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
+from training.patience import patiently
 from training.run_folder import RunFolder
 from training.store import write_atomically
 
@@ -87,4 +88,5 @@ def _is_sound(entry: Exclusion) -> bool:
 
 
 def _write(folder: RunFolder, entries: Iterable[Exclusion]) -> None:
-    write_atomically(folder.path / _NAME, json.dumps([asdict(entry) for entry in entries], indent=1))
+    content = json.dumps([asdict(entry) for entry in entries], indent=1)
+    patiently(lambda: write_atomically(folder.path / _NAME, content))

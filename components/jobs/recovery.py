@@ -25,6 +25,9 @@ from training.orders import Orders
 from training.run_folder import RunFolder
 from training.skipped import skip_step
 
+_LONGEST_WORDS = 200
+"""Characters of an incident's first words that are worth a line of the log."""
+
 
 class Recovery:
     """Makes attempts.
@@ -225,10 +228,8 @@ class Recovery:
             # Who reads a run's events takes incidents for those of its training.
             self._step.write(incident)
             self._step.write(_decided(incident.attempt, decision))
-        what = incident.what.replace("_", " ")
-        where = f" on {incident.host}" if incident.host else ""
-        action = decision.action.replace("_", " ")
-        self._step.note(f"attempt {incident.attempt} ended: {what}{where}; {action}: {decision.reason}")
+        self._step.note(f"attempt {incident.attempt} ended: {_in_short(incident)}")
+        self._step.note(f"{decision.action.replace('_', ' ')}: {decision.reason}")
         write_report(self._folder, incident, decision)
 
     def _history(self, before: int) -> tuple[Past, ...]:
@@ -272,6 +273,17 @@ class Recovery:
         except Exception as error:
             # The record stays open, so that the job is found again.
             print(f"the job could not be stopped, and may still run: {error}", flush=True)
+
+
+def _in_short(incident: Incident) -> str:
+    """An incident in one line; the report has the rest."""
+    what = incident.what.replace("_", " ")
+    who = "" if incident.rank is None else f" of rank {incident.rank}"
+    where = f" on {incident.host}" if incident.host else ""
+    step = "" if incident.step is None else f", after step {incident.step}"
+    first = incident.evidence.strip().partition("\n")[0]
+    words = f": {first}" if first and len(first) <= _LONGEST_WORDS else ""
+    return f"{what}{who}{where}{step}{words}"
 
 
 def _decided(attempt: int, decision: Decision) -> Decided:

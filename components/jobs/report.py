@@ -8,7 +8,9 @@ from components.jobs.exclusions import Exclusion, exclusions
 from components.jobs.meanings import meaning_of
 from components.jobs.policy import Decision
 from training.events import Incident
+from training.patience import patiently
 from training.run_folder import RunFolder
+from training.store import write_atomically
 
 NAME = "report.md"
 
@@ -23,8 +25,8 @@ _NEXT = {
 def write_report(folder: RunFolder, incident: Incident, decision: Decision) -> Path:
     """Write `attempts/<n>/report.md`; returns its path."""
     path = folder.attempt(incident.attempt) / NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(failure_page(folder, incident, decision), encoding="utf-8")
+    page = failure_page(folder, incident, decision)
+    patiently(lambda: write_atomically(path, page))
     return path
 
 

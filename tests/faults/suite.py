@@ -27,11 +27,13 @@ class Suite:
         folder: For all that it makes.
         plain: Whether hosts are names for processes on loopback, which takes no privileges.
         has_torchrun: Whether torchrun is put to the same faults.
+        tell: Called with what goes on now.
     """
 
     folder: Path
     plain: bool = False
     has_torchrun: bool = True
+    tell: Callable[[str], None] = lambda what: None
     _quiet: dict[tuple[int, int], tuple[Result, RunFolder]] = dataclasses.field(default_factory=dict)
     _number: int = 0
 
@@ -65,6 +67,7 @@ class Suite:
             prepare: Called with the run before it begins.
             sections: Of its configuration, where they differ from `make_run`'s.
         """
+        self.tell(f"the run '{name}'")
         folder = make_run(self.folder / "store", name, nodes=nodes, ranks=ranks, **sections)
         prepare(folder)
         with self.hosts(hosts) as made, Trial(folder, made, **(variables or {})) as trial:
@@ -122,6 +125,7 @@ class Suite:
         """
         if not self.has_torchrun:
             return
+        self.tell(f"torchrun under the same fault: at most {within_s:.0f} s after it")
         run = make_run(self.folder / "store", f"torchrun-{self._number}", nodes=1, ranks=ranks)
         with self.hosts(hosts) as made:
             job = TorchrunJob(

@@ -34,7 +34,7 @@ class ClusterConfig(Section):
     """Where the training processes run, and what their pods ask of a cluster."""
 
     launcher: Literal["auto", "local", "pytorchjob", "trainjob"] = "auto"
-    """`pytorchjob` and `trainjob` create a job of that kind in Kubernetes; `local` starts torchrun on the machine
+    """`pytorchjob` and `trainjob` create a job of that kind in Kubernetes; `local` runs one node on the machine
     (or in the pod) of the `train` step. `auto`: inside a cluster the kind of job that is installed there, else
     local."""
 

@@ -24,7 +24,7 @@ _PREFIX = "shardline-beats-"
 _LENGTH = 128
 """Bytes of a beat, always, so that one that is half-written can be told."""
 
-STEP_PARTS = ("data", "forward", "optimizer")
+STEP_PARTS = ("data", "forward", "backward", "optimizer")
 """Parts of a step; all others may take as long as loading does."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.guard.beat import read_beats
-from training.guard.hang import HangDetector, describe, suspect
+from training.guard.hang import HangDetector, Silence, describe, suspect
 from training.guard.stacks import is_stopped, write_stacks
 
 _LOOK_S = 0.2
@@ -78,17 +78,26 @@ class Guard:
 
     def _run(self) -> None:
         while not self._stop.wait(_LOOK_S):
-            silent = self._detector.check(read_beats(self._beats), time.monotonic())
+            if not self._silent():
+                continue
+            self._write_stacks()
+            # Once more: stacks take a second or more, and a rank may have come to itself meanwhile.
+            silent = self._silent()
             if silent:
-                found = suspect(silent, lambda rank: is_stopped(self._pids[rank]))
-                stopped = is_stopped(self._pids[found.rank])
-                how = ", and its process is stopped" if stopped else ""
-                sentence = f"{describe(found)}{how}; stacks are in {self._stacks}"
-                self.hang = Hang(found.rank, stopped, found.number, sentence)
-                self._write_stacks()
+                self.hang = self._describe(silent)
                 # At once: ranks that hang cannot save, and SIGKILL also ends those that are stopped.
                 kill(self._pids)
                 return
+
+    def _silent(self) -> list[Silence]:
+        return self._detector.check(read_beats(self._beats), time.monotonic())
+
+    def _describe(self, silent: list[Silence]) -> Hang:
+        found = suspect(silent, lambda rank: is_stopped(self._pids[rank]))
+        stopped = is_stopped(self._pids[found.rank])
+        how = ", and its process is stopped" if stopped else ""
+        sentence = f"{describe(found)}{how}; stacks are in {self._stacks}"
+        return Hang(found.rank, stopped, found.number, sentence)
 
     def _write_stacks(self) -> None:
         writer = threading.Thread(

@@ -74,6 +74,8 @@ def _rank(folder: str, env: dict[str, str], out: str, err: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     for path, stream in ((out, sys.stdout), (err, sys.stderr)):
         _redirect(path, stream)
+    if sys.platform == "linux":
+        Path("/proc/self/comm").write_text(f"rank-{env['RANK']}")  # as `ps -e` and `pkill` know it
     if _is_poisoned():
         os.execv(sys.executable, [sys.executable, "-u", "-m", "training.worker", folder])
     if FOLDER_VARIABLE in env:

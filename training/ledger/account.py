@@ -154,7 +154,8 @@ class Account:
                 typical=own if own is not None else usual,
                 queued_until=self._record(log.number).admitted,
             )
-            after = self._supervision.sort(max(close.ended, min(log.cursor, limit)), limit, log.number)
+            ended = max(close.ended, min(log.cursor, limit))
+            after = self._supervision.sort(ended, limit, log.number, was_asked=what == "interrupted")
             closes.append((log, close, after))
         return closes
 

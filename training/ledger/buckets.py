@@ -42,7 +42,7 @@ MEANINGS: Mapping[Bucket, str] = {
     "redone": "steps that are lost: computed again later, left out, or cut off by the attempt's end",
     "hang": "nothing moves: from the last sign of life to the kill",
     "recovery": "from a failure to the start of the next attempt",
-    "stopped": "nobody looks after the run",
+    "stopped": "the run was asked to stop, or nobody looks after it",
 }
 
 PER_SECOND = 1_000_000

@@ -3,7 +3,7 @@
 from typing import Any
 
 from training.events import Span
-from training.ledger.buckets import Interval
+from training.ledger.buckets import Bucket, Interval
 from training.ledger.times import microseconds
 
 
@@ -34,13 +34,15 @@ class Supervision:
             self.is_open = False
         self.last_sign = max(self.last_sign, at)
 
-    def sort(self, start: int, end: int, attempt: int) -> list[Interval]:
+    def sort(self, start: int, end: int, attempt: int, *, was_asked: bool = False) -> list[Interval]:
         """The time between two attempts: recovery where somebody looked after the run, else stopped.
 
         Args:
             start: When the attempt ended, in microseconds since the epoch, as the following.
             end: When the next began, or the run's end.
             attempt: The number of the one that ended.
+            was_asked: Whether somebody had asked it to stop, so that there was nothing to recover from before the
+                next start.
         """
         spans = [*self._spans, *([(self._began, end)] if self._began is not None else [])]
         if not spans:
@@ -48,8 +50,9 @@ class Supervision:
         found: list[Interval] = []
         cursor = start
         for began, ended in sorted(spans):
+            bucket: Bucket = "stopped" if was_asked and began <= start else "recovery"
             began, ended = (min(max(time, cursor), end) for time in (began, ended))
-            found += [Interval(cursor, began, "stopped", attempt), Interval(began, ended, "recovery", attempt)]
+            found += [Interval(cursor, began, "stopped", attempt), Interval(began, ended, bucket, attempt)]
             cursor = ended
         found.append(Interval(cursor, end, "stopped", attempt))
         return [interval for interval in found if interval.length > 0]

@@ -152,7 +152,7 @@ def test_time_that_nobody_looked_after_is_stopped(life):
     life.load()
     life.steps(1, 4)
     life.saved(4)
-    life.fail("interrupted", after_s=0.0, decide_s=0.0)
+    life.fail("interrupted", after_s=0.0, decide_s=5.0)
     life.supervise("end")
     life.wait(3600.0)
     life.supervise()
@@ -162,7 +162,7 @@ def test_time_that_nobody_looked_after_is_stopped(life):
     life.steps(5, 10)
     finish(life)
     found = seconds(life)
-    assert (found["stopped"], found["recovery"]) == (3600.0, 2.0)
+    assert (found["stopped"], found["recovery"]) == (3605.0, 2.0), "who asked it to stop had nothing to recover"
 
 
 def test_a_supervisor_that_was_killed_recovers_nothing_until_it_starts_again(life):
