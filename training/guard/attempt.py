@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rendezvous
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, parse_args
@@ -30,6 +32,7 @@ from training.guard.memory import oom_kills
 from training.guard.notice import NoticeWatch, aws_notice
 from training.guard.place import Place, host_name, own_address, read_places, write_place
 from training.guard.stacks import flight_recorder_env
+from training.guard.warm import PARENT_GONE
 from training.health.gpu import expected_gpus
 from training.health.policy import policy_of
 from training.health.watch import HealthWatch
@@ -105,6 +108,11 @@ class NodeAttempt:
             except SignalException:
                 events.write(self._ended("preempted", evidence=self._notice or "", exit_code=EXIT_INTERRUPTED))
                 return EXIT_INTERRUPTED
+            except (RendezvousError, DistError) as error:
+                words = f"this node could not meet the others: {type(error).__name__}: {error}"
+                print(words, file=sys.stderr, flush=True)
+                events.write(self._ended("network", evidence=words, exit_code=EXIT_FAILED))
+                return EXIT_FAILED
             if failure is None:
                 return 0
             self._look_for_a_cut()
@@ -217,6 +225,8 @@ class NodeAttempt:
             return self._ended(
                 "oom", rank, code, f"the kernel killed rank {rank}: the memory of its group is used up"
             )
+        if code == PARENT_GONE:
+            return self._ended("signal", rank, code, "the process that ranks are forked from is gone")
         if code == EXIT_INTERRUPTED and self._notice:
             return self._ended("preempted", rank, code, self._notice)
         return self._ended(None, rank, code)

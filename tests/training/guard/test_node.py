@@ -89,7 +89,7 @@ def test_ranks_go_with_the_process_that_they_were_forked_from_and_are_not_starte
     pids = ranks_of(node)
     psutil.Process(psutil.Process(pids[0]).ppid()).kill()
     (event,) = eventually(lambda: ended(run))
-    assert event.exit_code == 255
+    assert (event.exit_code, event.what) == (255, "signal") and "forked from is gone" in event.evidence
     eventually(lambda: not any(map(psutil.pid_exists, pids.values())), 5)
     Orders(run.folder.job_path).give(2)
     eventually(lambda: steps(run, 2))
@@ -140,3 +140,12 @@ def test_ranks_do_not_outlive_a_node_that_is_killed_and_its_beats_are_cleared_aw
     with beats_folder() as own:
         assert not list(Path("/dev/shm").glob(f"shardline-beats-{node.pid}-*")) and own.is_dir()
     assert not own.exists()
+
+
+def test_a_node_that_meets_nobody_tells_so(make_run):
+    run = make_run(**LONG)
+    node = run.popen(1, PET_NNODES="2", PET_RDZV_CONF="join_timeout=1")
+    out, _ = node.communicate(timeout=60)
+    assert node.returncode == 1 and "could not meet the others" in out and "Traceback" not in out, out
+    (event,) = ended(run)
+    assert event.what == "network" and "RendezvousTimeoutError" in event.evidence
