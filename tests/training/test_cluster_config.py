@@ -151,6 +151,19 @@ REFUSED = [
     "resilience.stall_timeout_s=1h",
     "resilience.heartbeat_timeout_s=1",
     "resilience.heartbeat_timeout_s=null",
+    "resilience.min_nodes=0",
+    "resilience.min_nodes=2",
+    "resilience.replacement_timeout_s=0",
+    "resilience.exclude_for_s=-1",
+    "resilience.nonfinite=retry",
+    "resilience.health_checks=maybe",
+    "resilience.deep_checks=quick",
+    "resilience.health_policy=[a.yaml]",
+    "resilience.hang_timeout_s=0",
+    "resilience.node_timeout_s=0",
+    "resilience.node_timeout_s=null",
+    "resilience.straggler_ratio=1",
+    "resilience.preemption_notice=gcp",
 ]
 
 
