@@ -192,7 +192,9 @@ def test_an_unknown_key_of_an_override_names_the_nearest(text, nearest):
 def test_a_key_that_is_near_to_nothing_gets_the_list_of_what_is_known():
     message = problem(overrides=["checkpoint.zzzzzz=1"])
     assert "did you mean" not in message
-    assert "(known: every_steps, asynchronous, keep, keep_after_finish)" in message
+    assert (
+        "(known: every_steps, every_s, asynchronous, timeout_s, keep, local_folder, keep_after_finish)" in message
+    )
 
 
 @pytest.mark.parametrize("recipe", [{**MINIMAL, 1: {}}, {"data": {"train": "b"}, "model": {"name": "a", True: 2}}])

@@ -1,12 +1,14 @@
-"""Imports what the ranks of a job need, in the process that they are forked from."""
+"""Imports what the ranks of a job need, in the process that they are forked from.
+
+For that process alone: it changes how the process that imports it takes signals.
+"""
 
 import importlib
 import os
 import signal
 from contextlib import suppress
 
-MODULES_VARIABLE = "SHARDLINE_IMPORTS"
-"""Names of modules, with spaces between them."""
+from training.guard.warm import MODULES_VARIABLE
 
 # Who ends a machine tells all of its processes. This one has to outlive the ranks, which take it for theirs.
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

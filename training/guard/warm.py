@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TextIO
 
 from training.guard.beat import FOLDER_VARIABLE
-from training.guard.preload import MODULES_VARIABLE
 from training.processes import die_with_parent
 from training.run_folder import RunFolder
 
 PARENT_GONE = 255
 """What multiprocessing gives as a rank's exit code when the process that it was forked from is gone."""
+
+MODULES_VARIABLE = "SHARDLINE_IMPORTS"
+"""Names of the modules to import, with spaces between them."""
 
 JOB_VARIABLE = "SHARDLINE_JOB"
 """In the environment of every process of a job: its folder, by which leftovers are found."""

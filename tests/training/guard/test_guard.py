@@ -1,4 +1,5 @@
 import subprocess
+import sys
 import time
 
 import pytest
@@ -49,3 +50,9 @@ def test_a_rank_that_does_not_is_killed(tmp_path, watch, process, monkeypatch):
     assert process.wait(timeout=20) == -9
     assert watch.hang is not None and (watch.hang.rank, watch.hang.beat, watch.hang.is_stopped) == (0, 1, False)
     assert "in 'backward' of step 5" in watch.hang.sentence
+
+
+def test_what_launches_and_watches_takes_signals_as_before():
+    modules = "components.jobs.launchers.local, training.node, training.guard.attempt"
+    code = f"import signal, {modules}; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
