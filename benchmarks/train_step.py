@@ -15,7 +15,9 @@ def main(source: str, store: str, run: str) -> None:
     module: dict[str, Any] = {}
     exec(compile(Path(source).read_text(), source, "exec"), module)
     Path(store, f"{run}.called").write_text(repr(time.time()))
-    module["train"](store, run, "job", SimpleNamespace(uri="", metadata={}), None)
+    model = SimpleNamespace(uri="", metadata={})
+    timeline = SimpleNamespace(path=str(Path(store, f"{run}.html")))
+    module["train"](store, run, "job", model, timeline, None)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def test_ranks_that_fail_show_their_log():
         ("matmul", "matmul.fp32.share"),
         ("overhead", "overhead.fp32.share_beyond_the_passes"),
         ("guard", "guard.node_share_of_a_core"),
-        ("checkpoint", "checkpoint.fp32.stall_share"),
+        ("checkpoint", "checkpoint.fp32.step_while_verifying_over_plain"),
         ("load", "load.beyond_shard_mib"),
         ("packed_reading", "packed_reading.fp32.share_of_a_step"),
     ],

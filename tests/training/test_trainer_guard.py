@@ -179,10 +179,10 @@ def beats(rank, source, samples):
     trainer = trainer_of(source, samples, max_steps=3, beat=lambda part, step: told.append((part, step)))
     follow(trainer)
     # Two micro-batches a step; of the first, its parts may take as long as compiling does.
-    assert told[:5] == [("first_step", 0)] * 3 + [("checkpoint", 0), ("first_step", 0)]
-    step = [("data", 1), ("forward", 1), ("forward", 1), ("checkpoint", 1), ("optimizer", 1), ("checkpoint", 2)]
-    assert told[5:11] == step
-    assert told[16:] == [("evaluation", 3)] * 12 + [("checkpoint", 3)]
+    assert told[:7] == [("first_step", 0)] * 5 + [("checkpoint", 0), ("first_step", 0)]
+    passes = [("forward", 1), ("backward", 1)] * 2
+    assert told[7:15] == [("data", 1), *passes, ("checkpoint", 1), ("optimizer", 1), ("checkpoint", 2)]
+    assert told[22:] == [("evaluation", 3)] * 12 + [("checkpoint", 3)]
 
 
 def test_every_part_of_a_step_has_its_beat(tiny_model, samples):
