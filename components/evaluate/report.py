@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from components.evaluate import formats
@@ -16,6 +15,7 @@ from components.evaluate.intervals import NUM_RESAMPLES
 from components.evaluate.results import Generation, ModelResult
 from components.evaluate.tables import loss_rows, score_rows, source_rows
 from components.evaluate.verdict import verdict_on
+from components.pages import page_environment
 from training.config import RunConfig
 from training.history import History
 from training.measure.request import ModelName
@@ -59,14 +59,7 @@ def render_report(data: ReportData) -> str:
 
     Model output, data and names are untrusted: all of it is escaped.
     """
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1]]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = page_environment(Path(__file__).parent)
     environment.filters.update(
         loss=formats.as_loss,
         perplexity=formats.as_perplexity,

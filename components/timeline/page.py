@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from components.pages import page_environment
 from components.timeline.strip import NUM_CELLS, Piece, pieces
 from components.timeline.words import ACTIONS, clock, steps, trouble_line
 from training.events import Alert
@@ -68,14 +67,7 @@ def render_timeline(ledger: Ledger) -> str:
 
     Names and last words are untrusted: all of it is escaped.
     """
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1]]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = page_environment(Path(__file__).parent)
     environment.filters.update(
         seconds=show_seconds, percent=_percent, clock=clock, steps=steps, words=_shortened, named=_named
     )

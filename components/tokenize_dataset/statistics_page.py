@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Self
 
 import matplotlib
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from components.charts import QUIET, STYLE, TRAIN, TUNED, as_svg, new_figure
+from components.pages import page_environment
 from components.tokenize_dataset.split import Fate
 from components.tokenize_dataset.spool import as_ids_and_labels
 from components.tokenize_dataset.statistics import SourceStatistics
@@ -76,14 +76,7 @@ def render_statistics(
         statistics: Of every source, those to train on first.
         examples: One for each source to train on.
     """
-    environment = Environment(
-        loader=FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1]]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = page_environment(Path(__file__).parent)
     environment.filters |= {"count": "{:,}".format, "percent": _percent, "passes": "{:.2f}".format}
     return environment.get_template("statistics.html.j2").render(
         data=data,
