@@ -17,7 +17,7 @@ NUM_PROBES = 20
 """In a window. A CPU that is held to a fifth of its time may do a single one at full speed."""
 
 _SHARE = 0.003
-"""Most of the training's time that probes may take."""
+"""Most of the training's time that probes may take where ranks are well."""
 
 
 class DeviceComparison:
@@ -75,7 +75,8 @@ class DeviceComparison:
         self._is_wanted |= is_wanted
         taken = [value for value in seconds if value]
         if taken:
-            self._every_s = statistics.median(taken) / _SHARE
+            # Of a rank that is well: a slow one must not be found later the slower it is.
+            self._every_s = min(taken) / _SHARE
         for window, value in zip(self._windows, seconds, strict=True):
             window += [value] if value else []
         if min(map(len, self._windows)) < NUM_PROBES:

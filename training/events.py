@@ -16,6 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from training.patience import may_pass
 
+CHECKPOINT_WRITE = "checkpoint_write"
+"""Name of the span of a checkpoint's writing, beside the training."""
+
+LOCAL = "local"
+"""Its detail where the checkpoint is on the nodes' own disks."""
+
 
 class _Event(BaseModel):
     # By default pydantic writes a loss of NaN as null, which no reader takes for a number.
@@ -41,6 +47,8 @@ class Span(_Event):
     """At the end: how long it took."""
     detail: str = ""
     """For people: what it made, or why it failed."""
+    step: int | None = None
+    """Of a checkpoint that was written: steps done in it."""
 
 
 class TrainStep(_Event):

@@ -13,7 +13,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from training.errors import UserError
-from training.events import Alert, Evaluation, EventReader, EventWriter, Incident, Note, Span, TrainStep
+from training.events import (
+    CHECKPOINT_WRITE,
+    Alert,
+    Evaluation,
+    EventReader,
+    EventWriter,
+    Incident,
+    Note,
+    Span,
+    TrainStep,
+)
 from training.heartbeat import Watch
 from training.ledger import MEANINGS, Account
 from training.run_folder import RunFolder
@@ -38,7 +48,7 @@ _OF_STEP = {
     "seconds_left": "Seconds to the last step at this step's pace.",
 }
 
-_CHECKPOINT_PHASES = {"checkpoint": "held_up", "checkpoint_write": "written"}
+_CHECKPOINT_PHASES = {"checkpoint": "held_up", CHECKPOINT_WRITE: "written"}
 """By the name of the span."""
 
 

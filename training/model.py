@@ -18,6 +18,7 @@ from torch.distributed.checkpoint._consolidate_hf_safetensors import (
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from training.attention import choose_attention
+from training.dcp_errors import plain_errors
 from training.errors import UserError
 from training.lora import adapter_weights, without_adapters
 from training.resize import grown_weights, read_grown, set_vocabulary
@@ -115,7 +116,7 @@ def read_weights(model: PreTrainedModel, folder: Path, wanted: dict[str, torch.T
                 f"the model in {folder} has {name} of the shape {list(shapes[name])}, but by its config.json it "
                 f"is {list(value.shape)}: its files do not belong together, so download or copy it again"
             )
-    with _quiet_dcp():
+    with _quiet_dcp(), plain_errors():
         dcp.load(as_saved, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=not _is_distributed())
     read_grown(folder, grown)
 
@@ -153,7 +154,7 @@ def write_weights(state: dict[str, torch.Tensor], folder: Path) -> None:
     """
     files = _assign_files(state)
     shards = folder / "shards"
-    with _quiet_dcp():
+    with _quiet_dcp(), plain_errors():
         dcp.save(
             state,
             storage_writer=HuggingFaceStorageWriter(

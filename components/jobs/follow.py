@@ -15,7 +15,7 @@ from components.jobs.seen import Seen
 from components.jobs.settle import is_settled
 from components.step import Step
 from training.config import ResilienceConfig
-from training.events import Alert, Evaluation, EventReader, RanksEnded, Span, TrainStep
+from training.events import CHECKPOINT_WRITE, LOCAL, Alert, Evaluation, EventReader, RanksEnded, Span, TrainStep
 from training.guard.place import Place
 from training.run_folder import RunFolder
 
@@ -87,6 +87,7 @@ class _Follower:
         self._told: dict[int, RanksEnded] = {}
         self._told_since = 0.0
         self._newest: int | None = None
+        self._on_nodes = 0
 
     def run(self) -> Seen:
         reader = EventReader(self._watched.folder.events)
@@ -134,7 +135,9 @@ class _Follower:
         return self._seen() if settled else None
 
     def _seen(self, **found: Any) -> Seen:
-        return Seen(told=self._told, places=self._nodes.places, step=self._newest, **found)
+        return Seen(
+            told=self._told, places=self._nodes.places, step=self._newest, on_nodes=self._on_nodes, **found
+        )
 
     def _begin(self, phase: Phase) -> None:
         if phase is Phase.QUEUED:
@@ -172,6 +175,8 @@ class _Follower:
             self._alerts.take(event, time.monotonic())
         elif isinstance(event, TrainStep):
             self._newest = event.step
+        elif isinstance(event, Span) and event.name == CHECKPOINT_WRITE and event.detail == LOCAL:
+            self._on_nodes = event.step or 0
 
     def _is_of_node(self, event: Any) -> bool:
         return bool(event.source.startswith(self._watched.folder.node_prefix))

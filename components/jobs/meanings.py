@@ -11,7 +11,7 @@ _MEANINGS = {
     "hang": "a rank went silent, and all were killed",
     "nonfinite": "a loss or a gradient was not finite, and nothing of it was saved",
     "network": "ranks could not reach each other",
-    "storage": "the disk of the store did not answer in time",
+    "storage": "a disk did not answer in time, or gave an error that may pass",
     "node_lost": "a machine went silent, or its node was killed",
     "node_suspect": "a machine did not pass its checks, or reported a fault of its own",
     "evicted": "the cluster removed a pod",

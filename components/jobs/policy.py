@@ -1,5 +1,6 @@
 """What to do after an attempt that failed: a pure function of what happened and what happened before."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,7 @@ class Decision:
         counts: Whether the attempt uses up one of those that may pass without progress.
         skip: The step that is left out from now on.
         is_final: Whether trying again would need a change of the program.
+        pause_s: Seconds to wait before the next attempt.
     """
 
     action: Action
@@ -60,6 +62,7 @@ class Decision:
     counts: bool = True
     skip: int | None = None
     is_final: bool = False
+    pause_s: float = 0.0
 
     @property
     def retry(self) -> bool:
@@ -78,6 +81,9 @@ _FINAL = {
 
 _BLAMES_ITS_HOST = ("signal", "hang", "storage", "node_lost", "node_suspect")
 """Classes of incidents for which the machine may be the cause."""
+
+_PAUSES_S = (15.0, 45.0)
+"""After the first and each further failure of a disk in a row; nodes wait a minute for an order."""
 
 _MISTAKE = re.compile(
     r"^(\w+\.)*((ModuleNotFound|Import|Attribute|Name|Type|Key|Index|Value|Syntax|Indentation|NotImplemented|"
@@ -109,8 +115,9 @@ def decide(
     suspects = dict(situation.suspects) or _blamed_twice(incident, history)
     if suspects and situation.num_hosts != 1:
         exclude, why = _permitted(suspects, limits, situation)
-        return replace(_go_on(situation, why, elsewhere=bool(exclude)), exclude=exclude)
-    return _go_on(situation, _count(history, limits, situation))
+        pause_s = 0.0 if exclude else _pause_s(incident, history)
+        return replace(_go_on(situation, why, elsewhere=bool(exclude)), exclude=exclude, pause_s=pause_s)
+    return replace(_go_on(situation, _count(history, limits, situation)), pause_s=_pause_s(incident, history))
 
 
 def why_kept(hosts: Mapping[str, str], limits: ResilienceConfig, situation: Situation) -> str:
@@ -175,6 +182,16 @@ def _seen(incident: Incident, history: Sequence[Past], situation: Situation) -> 
 def _fruitless(history: Sequence[Past], situation: Situation) -> int:
     """Attempts in a row without a newer checkpoint, the present one included."""
     return 0 if situation.saved > situation.saved_from else 1 + without_progress(history)
+
+
+def _pause_s(incident: Incident, history: Sequence[Past]) -> float:
+    """A disk that does not do its work now is given time, more each time."""
+    if incident.what != "storage":
+        return 0.0
+    in_a_row = list(
+        itertools.takewhile(lambda past: past.what == "storage" and not past.progressed, reversed(history))
+    )
+    return _PAUSES_S[min(len(in_a_row), len(_PAUSES_S) - 1)]
 
 
 def _blamed_twice(incident: Incident, history: Sequence[Past]) -> dict[str, str]:

@@ -51,6 +51,7 @@ class Recovery:
         self._is_ended = False
         self._is_broken = False
         self._num_nodes: int | None = None
+        self._on_nodes = 0
         self._doubtful: set[str] = set()
         self._needed: set[str] = set()
 
@@ -95,7 +96,7 @@ class Recovery:
         return False
 
     def _begin(self) -> LiveJob:
-        live, more = self._live, {"pipeline_job": self._pipeline_job, "saved_from": self._work.saved_step()}
+        live, more = self._live, {"pipeline_job": self._pipeline_job, "saved_from": self._saved_step()}
         if live is not None:
             live.go_on(more)
             self._step.note(f"attempt {live.number}: goes on in place")
@@ -152,18 +153,20 @@ class Recovery:
         incident, suspects = judge(self._folder, live.number, ending, seen)
         if incident.what not in ("invalid", "interrupted"):
             suspects = {**self._jobs.unfit({place.host for place in live.places.values()}), **suspects}
+        is_alive = not (self._is_ended or seen.lost)
+        # What nodes have on their own disks is of use to an attempt in the same place alone.
+        self._on_nodes = max(self._on_nodes, seen.on_nodes) if is_alive and not suspects else 0
         past = Past(
             live.number,
             incident.what,
             incident.fingerprint,
             blamed(incident),
             saved_from=int(live.record.get("saved_from", 0)),
-            saved=self._work.saved_step(),
+            saved=self._saved_step(),
         )
         kept: dict[str, Any] = {"past": past.as_record(), "incident": incident.model_dump(), "suspects": suspects}
         kept |= {"host": incident.host, "step": incident.step, "fingerprint": incident.fingerprint}
         live.record = close_record(self._folder, live.record, incident.what, ending, **kept)
-        is_alive = not (self._is_ended or seen.lost)
         self._decide(live.record, incident, past, self._situation(live.record, suspects, is_alive=is_alive))
 
     def _decide(self, record: dict[str, Any], incident: Incident, past: Past, situation: Situation) -> None:
@@ -192,6 +195,9 @@ class Recovery:
         self._num_nodes = decision.num_nodes
         if decision.action != "restart_in_place":
             self._end_job()
+        if decision.pause_s:
+            self._step.note(f"the next attempt begins in {decision.pause_s:.0f} s, to give the disk time")
+            time.sleep(decision.pause_s)
 
     def _decide_what_was_left(self) -> None:
         """Decide about an attempt that failed right before the launcher that followed it was killed."""
@@ -240,7 +246,7 @@ class Recovery:
         now = time.time()
         return Situation(
             saved_from=int(record.get("saved_from", 0)),
-            saved=self._work.saved_step(),
+            saved=self._saved_step(),
             num_nodes=record["num_nodes"],
             usual_nodes=record.get("usual_nodes", record["num_nodes"]),
             is_alive=is_alive,
@@ -250,12 +256,16 @@ class Recovery:
             needed=frozenset(self._needed),
         )
 
+    def _saved_step(self) -> int:
+        """Of the newest checkpoint that the next attempt can go on from, as far as is known here."""
+        return max(self._work.saved_step(), self._on_nodes)
+
     def _smaller(self, live: LiveJob) -> int | None:
         return smaller(self._work.config, live.job.num_nodes, live.job.procs_per_node)
 
     def _end_job(self) -> None:
         """Stop the job, if it has not ended, so that the next attempt is another one."""
-        live, self._live = self._live, None
+        live, self._live, self._on_nodes = self._live, None, 0
         if live is None or self._is_ended:
             return
         if self._is_broken:

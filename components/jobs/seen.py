@@ -21,6 +21,7 @@ class Seen:
         fatal: Machines that are not to be used any further → why.
         slow: The machine at the end of a link that is slow → what was measured.
         step: The last step that was done.
+        on_nodes: Steps done in the newest checkpoint on the nodes' own disks; 0 if there is none.
     """
 
     has_ended: bool = False
@@ -31,3 +32,4 @@ class Seen:
     fatal: Mapping[str, str] = field(default_factory=dict)
     slow: Mapping[str, str] = field(default_factory=dict)
     step: int | None = None
+    on_nodes: int = 0

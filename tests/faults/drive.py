@@ -13,6 +13,9 @@ from tests.faults.host_jobs import HostJobs
 from training.run_folder import RunFolder
 from training.store import MANIFEST
 
+_PIPELINE_JOB = "faults"
+"""Under which a supervisor that is started again finds what the one before has seen."""
+
 
 def main(run: str, hosts: str, *variables: str) -> None:
     """Be the train step of a run."""
@@ -20,7 +23,7 @@ def main(run: str, hosts: str, *variables: str) -> None:
     env = dict(variable.split("=", 1) for variable in variables)
     with Step("train", str(folder.root), folder.run) as step:
         work = Work(folder, folder.config(), lambda: (folder.model / MANIFEST).is_file(), "trained")
-        bring_home(step, work, TaskSettings(), "", jobs=HostJobs(folder, Path(hosts), env))
+        bring_home(step, work, TaskSettings(), _PIPELINE_JOB, jobs=HostJobs(folder, Path(hosts), env))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from tests.checkpointing import IDENTITY, digest, saver, set_up, step
 from tests.runs import run_ranks
 from training.checkpoint import checkpoints, store_tier
 from training.checkpoint.choose import choose_checkpoint
+from training.checkpoint.hashing import HashingFiles
 from training.checkpoint.load import load_checkpoint
 from training.events import Note, Span, read_events
 
@@ -96,21 +97,23 @@ def save_in_vain(rank, source, folder):
     checkpointer = saver(
         folder, model, optimizer, lambda e: failures.append(e.text) if isinstance(e, Note) else None
     )
-    write, full = store_tier.dcp.save, OSError(28, "No space left on device")
+    create = HashingFiles.create_stream
 
-    def fail(*args, **kwargs):
-        raise full
+    def fail(files, path, mode):
+        if dist.get_rank() == 1:
+            raise OSError(28, "No space left on device")
+        return create(files, path, mode)
 
-    store_tier.dcp.save = fail
+    HashingFiles.create_stream = fail
     checkpointer.save(1)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RuntimeError, match=r"rank 1: OSError: .*No space left"):
         checkpointer.save(2)
     assert all("No space left" in text for text in failures) and checkpoints(folder) == []
     assert len(failures) == (1 if rank == 0 else 0), "once, not on every rank"
     # What it failed of has passed: the state that there is now is saved, and at once.
     checkpointer.save(3)
     checkpointer._store.wait(60)
-    store_tier.dcp.save = write
+    HashingFiles.create_stream = create
     checkpointer.save(4)
     assert [path.name for path in checkpoints(folder)] == ["step-00000004"]
     assert len(failures) == (2 if rank == 0 else 0)

@@ -3,6 +3,8 @@
 import threading
 import time
 
+from torch.distributed.checkpoint.api import CheckpointException
+
 from training.checkpoint.background import Background
 
 
@@ -40,6 +42,18 @@ def test_the_first_failure_is_kept_and_each_future_has_its_own():
     assert [future.exception() for future in done] == [first, second] and fine.exception() is None
     assert background.take_failure() is first
     assert background.take_failure() is None and not background.has_failed
+
+
+def test_a_thread_outlives_whatever_is_raised_in_it():
+    background, _ = make()
+    for error in (SystemExit(1), KeyboardInterrupt(), CheckpointException("not saved", {})):
+
+        def fail(error=error):
+            raise error
+
+        done = background.submit("it", fail)
+        assert background.wait(5), "or whoever waits for it would wait for ever"
+        assert done.exception() is error and background.take_failure() is error
 
 
 def test_what_hangs_is_told_once_and_its_return_too():

@@ -19,14 +19,16 @@ from tests.runs import forkserver
 from training.checkpoint import checkpoints, space, store_tier, verifier
 from training.checkpoint.checkpointer import StorageHungError
 from training.checkpoint.choose import choose_checkpoint
-from training.checkpoint.folders import name_of
+from training.checkpoint.folders import name_of, quarantined
 from training.checkpoint.groups import disk_group, together
+from training.checkpoint.hashing import HashingFiles
 from training.checkpoint.load import load_checkpoint
 from training.checkpoint.local_tier import rank_folder
 from training.checkpoint.store_tier import write_to_store
 from training.checkpoint.verifier import Verifier
 from training.errors import UserError
 from training.events import Alert, Note
+from training.patience import StorageError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -210,6 +212,18 @@ def test_an_old_one_goes_only_when_a_newer_one_was_read_back(tmp_path):
     assert [path.name for path in checkpoints(tmp_path)] == [name_of(3)]
 
 
+def test_of_damaged_ones_as_many_stay_as_of_whole_ones_and_only_a_whole_one_lets_them_go(tmp_path):
+    watch = keeper(tmp_path, 2, lambda name, files: None)
+    for number in range(1, 5):
+        flip(save(tmp_path, number) / "__0_0.distcp")
+        verify(watch)
+    assert quarantined(tmp_path) == [f"damaged-{name_of(number)}" for number in range(1, 5)]
+    save(tmp_path, 5)
+    verify(watch)
+    assert quarantined(tmp_path) == [f"damaged-{name_of(number)}" for number in (3, 4)]
+    assert [path.name for path in checkpoints(tmp_path)] == [name_of(5)]
+
+
 def test_one_that_came_meanwhile_does_not_count_before_it_is_verified(tmp_path, monkeypatch):
     watch = keeper(tmp_path, 1)
     for number in (1, 2):
@@ -352,19 +366,50 @@ def test_a_save_that_does_not_fit_is_refused_before_anything_is_written(tmp_path
     local.close(finished=False)
 
 
+def test_a_disk_that_will_be_full_is_told_of_at_the_first_save(tmp_path, trained, monkeypatch):
+    told, free = [], [10**9]
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda folder: SimpleNamespace(free=free[0]))
+    for name, fit in (("enough", 3), ("short", 2)):
+        checkpointer = saver(tmp_path / name, *trained, told.append, keep=3)
+        checkpointer.save(1)
+        checkpointer.wait()
+        size = sum(path.stat().st_size for path in (tmp_path / "enough" / name_of(1)).iterdir())
+        checkpointer.close(finished=False)
+        free[0] = 2 * size + size // 2  # for the next
+        words = [event.text for event in told if event.kind == "note" and "has room for" in event.text]
+        assert len(words) == (fit == 2)
+    assert "has room for 2 more checkpoint(s)" in words[0] and "up to 4 are there at a time" in words[0]
+
+
 def test_a_disk_that_fills_up_in_a_save_keeps_what_was_there_and_nothing_of_the_new(tmp_path, monkeypatch):
     save(tmp_path, 1)
-    write = store_tier.dcp.save
+    create, begun = HashingFiles.create_stream, []
 
-    def fill(state, **options):
-        write(state, **options)
-        raise OSError(28, "No space left on device")
+    def fill(files, path, mode):
+        begun.append(path)
+        if number and len(begun) > 1:
+            raise OSError(number, os.strerror(number))
+        return create(files, path, mode)
 
-    monkeypatch.setattr(store_tier.dcp, "save", fill)
-    with pytest.raises(OSError, match="No space left"):
-        save(tmp_path, 2)
+    monkeypatch.setattr(HashingFiles, "create_stream", fill)
+    for number, kind in ((errno.ENOSPC, RuntimeError), (errno.EIO, StorageError)):
+        with pytest.raises(kind, match=os.strerror(number)) as caught:
+            save(tmp_path, 2)
+        assert caught.type is kind and len(begun) == 2, "half of it was written"
+        begun.clear()
     assert [path.name for path in tmp_path.iterdir()] == [name_of(1)]
+    number = 0
     assert choose_checkpoint(tmp_path) == (tmp_path / name_of(1), [])
+
+
+def test_a_checkpoint_that_cannot_be_read_any_more_is_told_as_an_error_that_all_catch(tmp_path, trained):
+    checkpointer = saver(tmp_path, *trained)
+    checkpointer.save(1, block=True)
+    for shard in (tmp_path / name_of(1)).glob("*.distcp"):
+        shard.write_bytes(b"")
+    with pytest.raises(RuntimeError, match="rank 0: "):
+        load_checkpoint(tmp_path / name_of(1), *trained, {})
+    checkpointer.close(finished=False)
 
 
 def test_a_failure_of_one_rank_is_raised_with_its_words():

@@ -15,6 +15,7 @@ from training.checkpoint.groups import disk_group
 from training.checkpoint.local_tier import rank_folder, write_local
 from training.checkpoint.store_tier import write_to_store
 from training.checkpoint.verifier import Verifier
+from training.patience import StorageError, is_of_disk
 
 
 class failing:
@@ -44,8 +45,10 @@ def fail_in_the_store(rank, folder):
         state = {"x": torch.full((4096,), float(number))}
         return write_to_store(state, folder, number, attempt=1, identity={}, group=group)
 
-    with failing(space.shutil, "disk_usage", 0), pytest.raises((OSError, RuntimeError), match="Stale file handle"):
+    kind = OSError if rank == 0 else StorageError
+    with failing(space.shutil, "disk_usage", 0), pytest.raises(kind, match="Stale file handle") as caught:
         save(1)
+    assert caught.type is kind and is_of_disk(caught.value) == (rank == 0)
     assert save(1) == folder / name_of(1)
     watch = Verifier(folder, 1, 60, pytest.fail, pytest.fail, pytest.fail)
     for number, is_verified in ((2, False), (3, True)):

@@ -5,7 +5,7 @@ import pytest
 
 from training import patience
 from training.events import EventReader, EventWriter, Note
-from training.patience import may_pass, patiently
+from training.patience import is_of_disk, may_pass, patiently
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +37,39 @@ def test_what_does_not_pass_is_told_at_once(number):
     with pytest.raises(OSError) as caught:
         patiently(call)
     assert caught.value.errno == number and not may_pass(caught.value) and call() == "done"
+
+
+class _Gathered(Exception):
+    """As torch's distributed checkpoints gather the errors of ranks."""
+
+    def __init__(self, *errors):
+        self.failures = {rank: (error, None) for rank, error in enumerate(errors)}
+
+
+def caused_by(error):
+    outer = RuntimeError("could not be loaded")
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.EIO, "Input/output error"), True),
+        (OSError(errno.ESTALE, "Stale file handle"), True),
+        (TimeoutError(errno.ETIMEDOUT, "timed out", "/store/file"), True),
+        (TimeoutError(errno.ETIMEDOUT, "timed out"), False),
+        (ConnectionResetError(errno.ECONNRESET, "reset by peer"), False),
+        (OSError(errno.ENOSPC, "full", "/store/file"), False),
+        (FileNotFoundError(errno.ENOENT, "missing", "/store/file"), False),
+        (KeyError("x"), False),
+        (caused_by(OSError(errno.EIO, "Input/output error")), True),
+        (_Gathered(KeyError("x"), OSError(errno.ESTALE, "Stale file handle")), True),
+        (_Gathered(KeyError("x")), False),
+    ],
+)
+def test_an_error_of_a_disk_is_told_from_one_of_a_connection_or_of_the_program(error, expected):
+    assert is_of_disk(error) == expected
 
 
 def test_patience_ends():

@@ -11,6 +11,7 @@ from training import worker
 from training.background_events import BackgroundEventWriter
 from training.errors import UserError
 from training.nonfinite import NonFinite
+from training.patience import StorageError
 
 
 def report(error, attempt, events, seconds):
@@ -39,8 +40,13 @@ def report(error, attempt, events, seconds):
             NonFinite("the loss of step 7 is nan", 7),
             {"exit_code": 1, "message": "the loss of step 7 is nan", "what": "nonfinite", "step": 7},
         ),
+        (
+            OSError(116, "Stale file handle"),
+            {"exit_code": 1, "message": "OSError: [Errno 116] Stale file handle", "what": "storage"},
+        ),
+        (StorageError("rank 0: it hangs"), {"exit_code": 1, "message": "rank 0: it hangs", "what": "storage"}),
     ],
-    ids=["user", "any", "nonfinite"],
+    ids=["user", "any", "nonfinite", "disk", "another's disk"],
 )
 def test_the_record_has_what_the_launcher_needs(tmp_path, error, expected):
     code, _ = report(error, tmp_path, tmp_path / "events", seconds=5)

@@ -34,7 +34,7 @@ class Background:
         self._on_return = on_return
         self._queue: SimpleQueue[tuple[str, Callable[[], None], Future[None]]] = SimpleQueue()
         self._num_open = 0
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._changed = threading.Condition()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
@@ -61,7 +61,7 @@ class Background:
         """Whether there is a failure to take."""
         return self._failure is not None
 
-    def take_failure(self) -> Exception | None:
+    def take_failure(self) -> BaseException | None:
         """The first thing that was raised since the last call."""
         failure, self._failure = self._failure, None
         return failure
@@ -80,7 +80,7 @@ class Background:
                 self._num_open -= 1
                 self._changed.notify_all()
 
-    def _do(self, what: str, action: Callable[[], None]) -> Exception | None:
+    def _do(self, what: str, action: Callable[[], None]) -> BaseException | None:
         started, hung = time.monotonic(), threading.Event()
 
         def tell() -> None:
@@ -92,7 +92,7 @@ class Background:
         alarm.start()
         try:
             action()
-        except Exception as error:
+        except BaseException as error:  # or the thread would end, and all that is submitted wait for ever
             return error
         finally:
             alarm.cancel()

@@ -16,12 +16,14 @@ from training.checkpoint import folders, local_tier
 from training.checkpoint.advice import IntervalAdvice
 from training.checkpoint.background import Background
 from training.checkpoint.groups import any_rank, disk_group, share_error, together
+from training.checkpoint.space import why_it_fills_up
 from training.checkpoint.state import HostCopy, training_state
 from training.checkpoint.store_tier import write_to_store
 from training.checkpoint.verifier import Verifier
 from training.config import CheckpointConfig
 from training.device import use_device
-from training.events import Alert, Event, Note, Span
+from training.events import CHECKPOINT_WRITE, LOCAL, Alert, Event, Note, Span
+from training.patience import StorageError
 from training.shards import local_part
 
 _Write = Callable[[dict[str, Any], int], None]
@@ -30,14 +32,8 @@ _PATIENCE_S = 15.0
 """How long training waits for the save before, where the next falls due already; then the next is left out."""
 
 
-class StorageHungError(Exception):
-    """A disk did not answer in time.
-
-    Attributes:
-        what: The class of the incident.
-    """
-
-    what = "storage"
+class StorageHungError(StorageError):
+    """A disk did not answer in time."""
 
 
 class Checkpointer:
@@ -95,6 +91,7 @@ class Checkpointer:
             folders.newest_step(self._local) > folders.newest_step(folder)
         )
         self._has_left_out = False
+        self._has_looked_at_space = False
         self._like: dict[str, Any] = {}
         self._on_nodes = 0
         # The first rank's answer: another host may still list what was just removed.
@@ -225,7 +222,7 @@ class Checkpointer:
 
     def _write(self, state: dict[str, Any], step: int) -> None:
         started = time.monotonic()
-        write_to_store(
+        checkpoint = write_to_store(
             state,
             self.folder,
             step,
@@ -234,8 +231,9 @@ class Checkpointer:
             group=self._store_group,
         )
         self._uploaded = step
+        self._warn_of_space(checkpoint)
         self._verifier.verify_newest()
-        self._written(time.monotonic() - started, "")
+        self._written(step, time.monotonic() - started, "")
 
     def _write_local(self, state: dict[str, Any], step: int) -> None:
         assert self._local is not None
@@ -246,7 +244,7 @@ class Checkpointer:
         # Before what may fail on one rank alone: every rank has to submit it.
         self._store.submit("the copy of a checkpoint to the store", self._upload)
         local_tier.retain(mine, self._config.keep)
-        self._written(time.monotonic() - started, "local")
+        self._written(step, time.monotonic() - started, LOCAL)
 
     def _upload(self) -> None:
         """Copy the newest checkpoint that all ranks have on their nodes' disks to the store."""
@@ -266,8 +264,8 @@ class Checkpointer:
             name, lambda: use_device(device), self._config.timeout_s, self._warn_of_hang, self._tell_return
         )
 
-    def _written(self, seconds: float, detail: str) -> None:
-        self._tell(Span(name="checkpoint_write", phase="end", seconds=seconds, detail=detail))
+    def _written(self, step: int, seconds: float, detail: str) -> None:
+        self._tell(Span(name=CHECKPOINT_WRITE, phase="end", seconds=seconds, detail=detail, step=step))
         if self._advice is not None and (words := self._advice.written(seconds)):
             self._tell(Note(text=words))
 
@@ -280,10 +278,16 @@ class Checkpointer:
             )
         self._has_left_out = True
 
-    def _warn_of_failure(self, error: Exception | None) -> None:
+    def _warn_of_failure(self, error: BaseException | None) -> None:
         # All have one, if any has.
         if error is not None and self._is_leader:
             self._warn(f"a checkpoint could not be written and is made again: {type(error).__name__}: {error}")
+
+    def _warn_of_space(self, checkpoint: Path) -> None:
+        if self._is_leader and not self._has_looked_at_space:
+            self._has_looked_at_space = True
+            if words := why_it_fills_up(checkpoint, self._config.keep):
+                self._warn(words)
 
     def _warn_of_hang(self, what: str) -> None:
         if self._is_leader:

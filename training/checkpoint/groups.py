@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 from training.errors import UserError
+from training.patience import StorageError, is_of_disk
 
 _TIMEOUT = timedelta(days=7)
 """A gloo group is of no use after its own timeout, and a disk that hangs may come back: what takes too long is
@@ -30,6 +31,7 @@ def together(action: Callable[[], None], group: dist.ProcessGroup | None) -> Non
 
     Raises:
         UserError: This, or another rank, raised one.
+        StorageError: Another rank's disk does not do its work now.
         RuntimeError: Another rank failed; with its words.
         Exception: What this rank raised.
     """
@@ -45,12 +47,19 @@ def share_error(error: BaseException | None, group: dist.ProcessGroup | None) ->
     """Raise this rank's error, or one that says what another rank's is. Collective; see `together`."""
     if not any_rank(group, error is not None)[0]:
         return
-    words: list[tuple[bool, str] | None] = [None] * dist.get_world_size()
-    mine = None if error is None else (isinstance(error, UserError), f"{type(error).__name__}: {error}")
-    dist.all_gather_object(words, mine, group=group)
+    words: list[tuple[type[Exception], str] | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(words, None if error is None else _for_others(error), group=group)
     if error is not None:
         raise error
     for rank, word in enumerate(words):
         if word is not None:
-            is_users, text = word
-            raise UserError(text.removeprefix("UserError: ")) if is_users else RuntimeError(f"rank {rank}: {text}")
+            kind, text = word
+            raise kind(text if kind is UserError else f"rank {rank}: {text}")
+
+
+def _for_others(error: BaseException) -> tuple[type[Exception], str]:
+    """What other ranks raise: its class, as far as that decides what becomes of the run, and its words."""
+    if isinstance(error, UserError):
+        return UserError, str(error)
+    words = f"{type(error).__name__}: {error}"
+    return (StorageError if isinstance(error, StorageError) or is_of_disk(error) else RuntimeError), words

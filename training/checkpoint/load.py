@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from training.checkpoint.local_tier import read_local
 from training.checkpoint.state import training_state
+from training.dcp_errors import plain_errors
 from training.errors import UserError
 from training.store import about
 
@@ -41,6 +42,7 @@ def load_checkpoint(
     if recorded["tier"] == "local":
         state = read_local(checkpoint, state)
     else:
-        dcp.load(state, checkpoint_id=checkpoint)
+        with plain_errors():
+            dcp.load(state, checkpoint_id=checkpoint)
     set_optimizer_state_dict(model, optimizer, state["optimizer"], options=StateDictOptions(strict=True))
     return int(recorded["step"])

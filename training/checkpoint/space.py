@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from training.checkpoint.folders import checkpoints
 from training.checkpoint.groups import together
 from training.errors import UserError
 from training.shards import local_part
@@ -52,6 +53,26 @@ def check_local_space(folder: Path, state: dict[str, Any], what: str) -> None:
     """
     needed = _num_bytes(state) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     _check(needed, shutil.disk_usage(folder).free, folder, what, "choose another checkpoint.local_folder")
+
+
+def why_it_fills_up(newest: Path, keep: int) -> str:
+    """Why the disk will be full before any checkpoint is removed, for people; empty if it has room for all.
+
+    Args:
+        newest: A checkpoint of the run; those to come are as large.
+        keep: How many stay. One more is there while it is verified.
+    """
+    folder = newest.parent
+    size = sum(path.stat().st_size for path in newest.iterdir())
+    to_come = keep + 1 - len(checkpoints(folder))
+    fit = shutil.disk_usage(folder).free // max(1, size)
+    if to_come <= fit:
+        return ""
+    return (
+        f"the disk of {folder} has room for {fit} more checkpoint(s) of {size / 2**30:.2f} GiB, but up to "
+        f"{keep + 1} are there at a time (checkpoint.keep is {keep}, and one is removed only when a newer one was "
+        "verified): free some space, or the run will end when the disk is full"
+    )
 
 
 def _num_bytes(state: dict[str, Any]) -> int:

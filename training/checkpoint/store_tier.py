@@ -12,6 +12,7 @@ from training.checkpoint.groups import together
 from training.checkpoint.hashing import HashingFiles
 from training.checkpoint.manifest import about_checkpoint
 from training.checkpoint.space import check_space
+from training.dcp_errors import plain_errors
 from training.store import rename_into_place, seal
 
 
@@ -70,7 +71,8 @@ def _write(
     files = HashingFiles()
     writer = dcp.FileSystemWriter(staging)
     writer.fs = files
-    dcp.save(state, storage_writer=writer, process_group=group)
+    with plain_errors():
+        dcp.save(state, storage_writer=writer, process_group=group)
     entries: list[dict[str, dict[str, Any]]] | None = [{}] * dist.get_world_size() if is_leader else None
     dist.gather_object(files.entries, entries, dst=0, group=group)
 

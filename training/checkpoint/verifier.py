@@ -23,7 +23,8 @@ class Verifier:
 
     Args:
         folder: The run's checkpoints.
-        keep: How many stay. An older one is removed only when the newest was found whole.
+        keep: How many stay. An older one is removed only when the newest was found whole;
+            so is all but as many of the damaged ones.
         timeout_s: After so many seconds, the disk counts as hung.
         on_damaged: Called on rank 0 with the name of one that was damaged, and its files that are.
         on_hung: Called with what hangs.
@@ -52,7 +53,7 @@ class Verifier:
         """Verify the newest checkpoint, in the background. Collective: every rank calls it equally often."""
         self._background.submit("verifying a checkpoint", self._verify_newest)
 
-    def take_failure(self) -> Exception | None:
+    def take_failure(self) -> BaseException | None:
         """What kept a checkpoint from being verified, or an old one from being removed, since the last call."""
         return self._background.take_failure()
 
@@ -118,6 +119,9 @@ class Verifier:
         settled = [path for path in folders.checkpoints(self._folder) if _step(path) <= self._verified]
         for old in settled[: -self._keep]:
             remove(old)
+        # They are for people to look at, and each is as large as a whole one.
+        for name in folders.quarantined(self._folder)[: -self._keep]:
+            remove(self._folder / name)
 
 
 def _step(path: Path) -> int:

@@ -5,10 +5,8 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -21,40 +19,22 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, parse_args
 
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NODE_SUSPECT
-from training.events import Alert, EventWriter, RanksEnded, Span
-from training.exporter import serve_metrics
+from training.events import EventWriter, RanksEnded, Span
 from training.guard.agent import RankAgent
 from training.guard.beat import FOLDER_VARIABLE, beats_folder
+from training.guard.beside import Beside
 from training.guard.fitness import unfit
-from training.guard.guard import Guard, kill
-from training.guard.links import LinkWatch, Responder
+from training.guard.guard import Guard
 from training.guard.memory import oom_kills
-from training.guard.notice import NoticeWatch, aws_notice
-from training.guard.place import Place, host_name, own_address, read_places, write_place
+from training.guard.place import Place, host_name, own_address, write_place
 from training.guard.stacks import flight_recorder_env
 from training.guard.warm import PARENT_GONE
-from training.health.gpu import expected_gpus
-from training.health.policy import policy_of
-from training.health.watch import HealthWatch
-from training.heartbeat import Heartbeat
-from training.orders import Orders
 from training.run_folder import RunFolder
 from training.store import write_atomically
-from training.system_metrics import SystemMetrics
 
 _SAVE_GRACE_S = 300
 """How long ranks may take to save after SIGTERM before they are killed. A pod's grace period, where shorter,
 ends it sooner."""
-
-_BEAT_S = 2.0
-
-_LOOK_S = 0.2
-
-_LOOKS = 2
-"""The network is not to blame for what is seen once."""
-
-_LOOK_TIMEOUT_S = 2.0
-"""Of a peer, after a hang; the restart waits for it."""
 
 
 class NodeAttempt:
@@ -76,11 +56,8 @@ class NodeAttempt:
         self.folder = run.attempt(number)
         self.config = run.config()
         self.host = host_name()
-        self._source = f"{run.node_prefix}{node}"
         self._pids: dict[int, int] = {}
         self._guard: Guard | None = None
-        self._links: LinkWatch | None = None
-        self._notice: str | None = None
         self.is_told_to_stop = False
 
     def run_ranks(self) -> int:
@@ -92,21 +69,20 @@ class NodeAttempt:
         _forget(self.folder / "errors", f"node-{self.node}.json")
         launch = self._launch_config()
         kills = oom_kills()
+        source = f"{self.run.node_prefix}{self.node}"
         with (
             beats_folder() as beats,
-            self._events() as events,
-            Heartbeat(self.run.launcher_heartbeat.with_name(f"node-{self.node}"), _BEAT_S),
-            self._metrics(),
-            self._watches(events) as responder,
+            closing(EventWriter(self.run.events, source, self.number)) as events,
+            Beside(self.run, self.number, self.node, events, lambda: self._pids) as beside,
         ):
             try:
                 self._check(events)
-                failure = self._meet_and_run(launch, beats, responder.port, events)
+                failure = self._meet_and_run(launch, beats, beside.port, events)
             except _Unfit as unfit:
                 events.write(self._ended("node_suspect", evidence=str(unfit), exit_code=EXIT_NODE_SUSPECT))
                 return EXIT_NODE_SUSPECT
             except SignalException:
-                events.write(self._ended("preempted", evidence=self._notice or "", exit_code=EXIT_INTERRUPTED))
+                events.write(self._ended("preempted", evidence=beside.notice, exit_code=EXIT_INTERRUPTED))
                 return EXIT_INTERRUPTED
             except (RendezvousError, DistError) as error:
                 words = f"this node could not meet the others: {type(error).__name__}: {error}"
@@ -115,8 +91,9 @@ class NodeAttempt:
                 return EXIT_FAILED
             if failure is None:
                 return 0
-            self._look_for_a_cut()
-            events.write(self._judge(*failure, has_oom_kill=oom_kills() > kills))
+            if self._guard is not None and self._guard.hang is not None:
+                beside.look_for_a_cut()
+            events.write(self._judge(*failure, notice=beside.notice, has_oom_kill=oom_kills() > kills))
             return _exit_code(failure[1])
 
     def _launch_config(self) -> LaunchConfig:
@@ -209,14 +186,7 @@ class NodeAttempt:
 
         signal.signal(signal.SIGTERM, remember)
 
-    def _look_for_a_cut(self) -> None:
-        """After a hang, tell of peers that do not answer: nobody could meet them in another attempt."""
-        if self._guard is None or self._guard.hang is None or self._links is None:
-            return
-        for _ in range(_LOOKS):
-            self._links.look(_LOOK_TIMEOUT_S)
-
-    def _judge(self, rank: int, code: int, *, has_oom_kill: bool) -> RanksEnded:
+    def _judge(self, rank: int, code: int, *, notice: str, has_oom_kill: bool) -> RanksEnded:
         hang = self._guard.hang if self._guard else None
         if hang is not None:
             ended = self._ended("hang", hang.rank, code, hang.sentence)
@@ -227,8 +197,8 @@ class NodeAttempt:
             )
         if code == PARENT_GONE:
             return self._ended("signal", rank, code, "the process that ranks are forked from is gone")
-        if code == EXIT_INTERRUPTED and self._notice:
-            return self._ended("preempted", rank, code, self._notice)
+        if code == EXIT_INTERRUPTED and notice:
+            return self._ended("preempted", rank, code, notice)
         return self._ended(None, rank, code)
 
     def _ended(
@@ -237,68 +207,6 @@ class NodeAttempt:
         return RanksEnded(
             node=self.node, host=self.host, what=what, rank=rank, exit_code=exit_code, evidence=evidence
         )
-
-    @contextmanager
-    def _events(self) -> Iterator[EventWriter]:
-        events = EventWriter(self.run.events, self._source, self.number)
-        try:
-            yield events
-        finally:
-            events.close()
-
-    @contextmanager
-    def _metrics(self) -> Iterator[None]:
-        # Of the training alone: an evaluation's node would show its last figures as if they were new.
-        serves = self.run.purpose == "training" and self.node == 0
-        with (
-            serve_metrics(self.run, self.number) if serves else nullcontext(),
-            SystemMetrics(self.run.events, self._source, self.number, disk=self.run.root),
-        ):
-            yield
-
-    @contextmanager
-    def _watches(self, events: EventWriter) -> Iterator[Responder]:
-        """What goes on beside the ranks: answers to peers, looks at the network, for notices and for orders."""
-
-        def slow(place: Place, problem: str) -> None:
-            text = f"the link from {self.host} to {place.host} is slow: {problem}"
-            events.write(Alert(what="slow_link", host=place.host, node=place.node, text=text))
-
-        def leave(notice: str) -> None:
-            self._notice = notice
-            events.write(Alert(what="preemption", host=self.host, node=self.node, text=notice))
-            os.kill(os.getpid(), signal.SIGTERM)
-
-        responder = Responder()
-        self._links = LinkWatch(self.node, lambda: read_places(self.folder), slow)
-        watches: list[LinkWatch | NoticeWatch] = [self._links]
-        if self.config.resilience.preemption_notice == "aws":
-            watches.append(NoticeWatch(aws_notice, leave))
-        health: HealthWatch | None = None
-        if self.config.resilience.health_checks:
-            gpus = expected_gpus(self.config.cluster)
-            health = HealthWatch(policy_of(self.run), events.write, num_gpus=gpus, node=self.node)
-        over = threading.Event()
-        orders = threading.Thread(target=self._obey, args=(over,), name="orders", daemon=True)
-        responder.start()
-        orders.start()
-        for watch in watches:
-            watch.start()
-        try:
-            with health or nullcontext():
-                yield responder
-        finally:
-            over.set()
-            for watch in watches:
-                watch.stop()
-            responder.stop()
-
-    def _obey(self, over: threading.Event) -> None:
-        """End the ranks once another attempt is ordered."""
-        orders = Orders(self.run.job_path)
-        while not over.wait(_LOOK_S):
-            if orders.attempt() > self.number:
-                kill(self._pids)
 
 
 class _Unfit(Exception):

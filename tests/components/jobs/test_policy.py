@@ -57,6 +57,22 @@ def test_attempts_without_a_newer_checkpoint_are_counted_and_progress_begins_the
     assert decided("signal", [one] * 8, limits={"max_attempts": 10}, host="c").retry
 
 
+def test_a_disk_that_does_not_do_its_work_is_given_time_and_more_the_second_time():
+    one, saved = past("storage", 1, host="b"), past("storage", 1, host="b", saved_from=10)
+    assert [decided("signal", history).pause_s for history in ([], [one])] == [0, 0]
+    assert [decided("storage", history).pause_s for history in ([], [saved], [one])] == [15, 15, 45]
+    limits = {"max_attempts": 10}
+    assert decided("storage", [one] * 5, limits=limits).pause_s == 45
+    assert decided("storage", [one, past("signal", 2, host="b")], limits=limits).pause_s == 15
+    # Of another machine it may be the machine's, which is not waited for.
+    elsewhere = decided("storage", [past("storage", host="a")])
+    assert (elsewhere.action, elsewhere.pause_s) == ("restart_elsewhere", 0)
+    kept = decided("storage", [past("storage", host="a")], limits={"exclude_for_s": 0})
+    assert (kept.action, kept.pause_s) == ("restart_in_place", 45)
+    end = decided("storage", [one, one], host="c")
+    assert end.action == "stop" and not end.is_final, "it counts as any other fault, and may be tried again later"
+
+
 def test_a_fault_in_every_cycle_stops_after_three_of_them():
     zero = dataclasses.replace(ALIVE, saved_from=0, saved=0)
     history, actions = [], []

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from components.cluster.job_state import Phase
+from components.jobs import policy
 from components.jobs.attempts import read_record, write_record
 from components.jobs.describe import TaskSettings
 from components.jobs.exclusions import excluded
@@ -13,7 +14,7 @@ from components.jobs.supervisor import Work, bring_home
 from components.step import Step, StepFailed
 from tests.components.jobs.scripted import Scene, ScriptedJobs, done, killed, raised
 from training.errors import EXIT_FAILED, EXIT_STOP, UserError
-from training.events import Alert, Decided, Incident, RanksEnded, read_events
+from training.events import CHECKPOINT_WRITE, LOCAL, Alert, Decided, Incident, RanksEnded, Span, read_events
 from training.orders import Orders
 from training.resolve import resolve
 from training.run_folder import RunFolder
@@ -85,6 +86,44 @@ def test_a_killed_rank_is_restarted_in_place_by_an_order_at_once(play):
     assert (second["saved_from"], play.record(1)["decision"]) == (5, "restart_in_place")
     page = (play.folder.attempt(1) / "report.md").read_text()
     assert "Next, in the same place: it goes on from the checkpoint of step 5" in page and "on `a`" in page
+
+
+def test_what_nodes_have_on_their_own_disks_counts_in_place_alone(play):
+    def saves_locally(step, then):
+        def act(launcher):
+            launcher.write("rank-0", Span(name=CHECKPOINT_WRITE, phase="end", seconds=1, detail=LOCAL, step=step))
+            then(launcher)
+
+        return act
+
+    def lose_node(launcher):
+        launcher.begin()
+        launcher.state["dead"].add(0)
+
+    play(
+        *(saves_locally(step, killed(node=step % 2)) for step in (5, 6, 7)),
+        saves_locally(8, lose_node),
+        done,
+        resilience={"max_attempts": 2},
+    )
+    assert play.actions == ["restart_in_place"] * 3 + ["restart_elsewhere"]
+    reasons = [event.reason for event in play.events(Decided)]
+    assert reasons[:3] == [f"it goes on from the checkpoint of step {step}" for step in (5, 6, 7)]
+    records = [play.record(number) for number in (1, 2, 3, 4, 5)]
+    assert [record["saved_from"] for record in records] == [0, 5, 6, 7, 0]
+    assert [record["past"]["saved"] for record in records[:4]] == [5, 6, 7, 0]
+
+
+def test_a_disk_is_given_time_before_the_next_attempt(play, monkeypatch):
+    monkeypatch.setattr(policy, "_PAUSES_S", (0.7, 45.0))
+    times = []
+
+    def begin(then):
+        return lambda launcher: (times.append(time.monotonic()), then(launcher))
+
+    play(begin(raised("OSError: [Errno 5] Input/output error", what="storage")), begin(done))
+    assert play.incidents == [(1, "storage", "b")] and play.actions == ["restart_in_place"]
+    assert times[1] - times[0] > 0.7
 
 
 def test_a_cause_of_its_own_is_not_waited_for_longer_than_a_second(play):

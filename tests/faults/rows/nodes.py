@@ -13,6 +13,9 @@ from tests.faults.world import DEADLINE_S
 _LOOKS_S = 40.0
 """Two looks of a node at its links, and what a slow one adds to each."""
 
+_TORCHRUN = {"nodes": 2, "ranks": 1, "nnodes": "1:2", "group_timeout_s": 15}
+"""It goes on with the half that is left; with torch's own timeout of the group it would not react."""
+
 _SOON = {"hang_timeout_s": DEADLINE_S, "node_timeout_s": DEADLINE_S}
 
 
@@ -58,15 +61,7 @@ def stop_node(suite: Suite) -> Outcome:
     outcome = judge(trial, quiet, at, what="node_lost")
     _expect_hosts(outcome, trial, ["a", "c"])
     _expect_excluded(outcome, trial, ("b",))
-    suite.torchrun(
-        outcome,
-        lambda job, hosts: hosts["b"].signal(signal.SIGSTOP),
-        nodes=2,
-        ranks=1,
-        nnodes="1:2",
-        group_timeout_s=15,
-        within_s=120,
-    )
+    suite.torchrun(outcome, lambda job, hosts: hosts["b"].signal(signal.SIGSTOP), **_TORCHRUN)
     return outcome
 
 
@@ -84,15 +79,7 @@ def cut_off_node(suite: Suite) -> Outcome:
         if event.attempt == 1 and event.name == "checkpoint_write" and event.time > at + 1
     ]
     outcome.expect(not late, "a half that was cut off has committed a checkpoint")
-    suite.torchrun(
-        outcome,
-        lambda job, hosts: hosts["b"].cut_off(),
-        nodes=2,
-        ranks=1,
-        nnodes="1:2",
-        group_timeout_s=15,
-        within_s=120,
-    )
+    suite.torchrun(outcome, lambda job, hosts: hosts["b"].cut_off(), **_TORCHRUN)
     return outcome
 
 
