@@ -1,8 +1,9 @@
 """What it costs to watch a run: its steps with all that notices faults, against steps without.
 
 A watched step writes beats and events, agrees on stops between micro-batches, and compares the ranks' devices.
-Both kinds run in the same processes, in turn. What the node's own process does meanwhile is measured apart: it
-looks at beats and writes its heartbeat.
+Both kinds run in the same processes, in turn. Two steps of one kind differ by much more than what is looked for,
+so the processor time of the calls that only watched steps make is added up as well. What the node's own process
+does meanwhile is measured apart: it looks at beats and writes its heartbeat.
 """
 
 import json
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -52,6 +54,11 @@ def measure(options: Options) -> list[Figure]:
             [pair["on_cpu"] / pair["off_cpu"] - 1 for pair in pairs],
             at_most=0.01,
         ),
+        Figure(
+            f"{prefix}.share_spent_in_its_calls",
+            [pair["calls"] / (WORLD_SIZE * pair["on"]) for pair in pairs],
+            at_most=0.01,
+        ),
         Figure("guard.node_share_of_a_core", result["node"], at_most=0.01),
     ]
 
@@ -61,18 +68,19 @@ def main(run_folder: str) -> None:
     folder = RunFolder.at(run_folder)
     with trainer_of(folder) as trainer:
         _use_micro_batches(trainer)
-        kinds = {"on": _watched_step(trainer, folder), "off": _plain_step(trainer)}
+        calls = _Calls()
+        kinds = {"on": _watched_step(trainer, folder, calls), "off": _plain_step(trainer)}
         for step in kinds.values():
             step()
         pairs = []
         for number in range(_PAIRS * repetitions()):
-            pair = {}
+            pair, calls.seconds = {}, 0.0
             # The order turns, so that neither always follows the other.
             for name in list(kinds)[:: -1 if number % 2 else 1]:
                 started = time.process_time()
                 pair[name] = seconds(kinds[name])
                 pair[f"{name}_cpu"] = _of_all_ranks(time.process_time() - started)
-            pairs.append(pair)
+            pairs.append({**pair, "calls": _of_all_ranks(calls.seconds)})
         if dist.get_rank() == 0:
             node = [_node_share(folder) for _ in range(repetitions())]
             (folder.path / _RESULT).write_text(json.dumps({"pairs": pairs, "node": node}))
@@ -84,16 +92,45 @@ def _use_micro_batches(trainer: Trainer) -> None:
     trainer.config = trainer.config.model_copy(update={"training": training})
 
 
-def _watched_step(trainer: Trainer, folder: RunFolder) -> Callable[[], None]:
+class _Calls:
+    """Adds up the processor time of calls.
+
+    Attributes:
+        seconds: So far.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, whose time is added."""
+
+        def timed_call(*args: Any, **options: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return call(*args, **options)
+            finally:
+                self.seconds += time.thread_time() - started
+
+        return timed_call
+
+
+def _watched_step(trainer: Trainer, folder: RunFolder, calls: _Calls) -> Callable[[], None]:
+    class TimedAgreement(StopAgreement):
+        def __call__(self, is_asked: bool) -> bool:
+            return bool(calls.timed(super().__call__)(is_asked))
+
     rank = dist.get_rank()
-    beats = BeatWriter(rank, str(_beats(folder)))
-    events = BackgroundEventWriter(folder.events, f"rank-{rank}", attempt=1)
-    parts = trainer.stop_agreement, trainer.comparison
+    beat = calls.timed(BeatWriter(rank, str(_beats(folder))))
+    write = calls.timed(BackgroundEventWriter(folder.events, f"rank-{rank}", attempt=1).write)
+    agreement, comparison = TimedAgreement(dist.new_group(backend="gloo")), trainer.comparison
+    for name in ("run", "take", "asks", "learn"):
+        setattr(comparison, name, calls.timed(getattr(comparison, name)))
 
     def step() -> None:
-        trainer.beat = beats
-        trainer.stop_agreement, trainer.comparison = parts
-        train_steps(trainer, 0, 1, on_step=events.write)
+        trainer.beat = beat
+        trainer.stop_agreement, trainer.comparison = agreement, comparison
+        train_steps(trainer, 0, 1, on_step=write)
 
     return step
 

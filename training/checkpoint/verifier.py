@@ -10,7 +10,7 @@ from training.checkpoint import folders
 from training.checkpoint.background import Background
 from training.checkpoint.groups import disk_group, together
 from training.checkpoint.manifest import Manifest, read_manifest
-from training.checkpoint.verify import Stopped, be_modest, damaged_files, shares
+from training.checkpoint.verify import Pace, Stopped, be_modest, damaged_files, shares
 from training.store import remove
 
 _CLOSE_S = 15.0
@@ -45,6 +45,7 @@ class Verifier:
         self._timeout_s = timeout_s
         self._on_damaged = on_damaged
         self._group = disk_group()
+        self._is_training_over = threading.Event()
         self._stopped = threading.Event()
         self._verified = 0
         self._background = Background("verify", be_modest, timeout_s, on_hung, on_return)
@@ -63,6 +64,7 @@ class Verifier:
         Args:
             finish: Wait until all is verified, for as long as a disk may take.
         """
+        self._is_training_over.set()
         if finish:
             self._background.wait(self._timeout_s)
         self._stopped.set()
@@ -105,7 +107,10 @@ class Verifier:
         if manifest is None:
             return ["manifest.json"] if dist.get_rank() == 0 else []
 
+        pace = Pace(self._is_training_over)
+
         def go_on(num_bytes: int) -> None:
+            pace.rest()
             if self._stopped.is_set():
                 raise Stopped
 
