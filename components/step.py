@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, UserError
-from training.events import Event, EventWriter, Note, Span
+from training.events import INTERRUPTED, Event, EventWriter, Note, Span
 from training.processes import die_with_ancestor, die_with_parent
 from training.run_folder import RunFolder, run_name_from_job
 from training.store import disk_errors, disk_problem
@@ -137,7 +137,7 @@ def _judge(error: BaseException, root: Path) -> tuple[int, str]:
     if isinstance(error, UserError):
         return EXIT_INVALID, str(error)
     if isinstance(error, Interrupted | KeyboardInterrupt):
-        return EXIT_INTERRUPTED, "interrupted; a run of the same name goes on from what was saved"
+        return EXIT_INTERRUPTED, f"{INTERRUPTED} a run of the same name goes on from what was saved"
     if isinstance(error, StepFailed):
         return error.exit_code, str(error)
     if isinstance(error, Exception) and (sentence := disk_problem(error, root)):

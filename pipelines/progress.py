@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from training.events import Evaluation, Incident, Note, Span, TrainStep
+from training.events import INTERRUPTED, Evaluation, Incident, Note, Span, TrainStep
 
 STEPS = {
     "preflight": "check the configuration, model and data",
@@ -100,7 +100,8 @@ class ProgressView:
                 self.say(f"▸ {event.name}: {STEPS[event.name]}")
         else:
             self._running = None
-            mark = ("✓", "green") if event.ok else ("✗", "red")
+            colour = "green" if event.ok else "yellow" if event.detail.startswith(INTERRUPTED) else "red"
+            mark = {"green": "✓", "yellow": "■", "red": "✗"}[colour], colour
             took = f"{event.seconds or 0:.1f} s"
             line = Text.assemble(mark, " ", (f"{event.name:<17}", "bold"), f" {took:>8}")
             if event.ok and not self._quiet:
@@ -108,7 +109,7 @@ class ProgressView:
             elif not event.ok:
                 self.told_failure = True
                 self.say(line)
-                self.say(Text(f"  {event.detail}", style="red"))
+                self.say(Text(f"  {event.detail}", style=colour))
 
     def _on_train_step(self, event: TrainStep) -> None:
         self._training = event

@@ -19,6 +19,9 @@ from training.patience import may_pass
 CHECKPOINT_WRITE = "checkpoint_write"
 """Name of the span of a checkpoint's writing, beside the training."""
 
+INTERRUPTED = "interrupted;"
+"""What the detail of a span begins with that was stopped."""
+
 LOCAL = "local"
 """Its detail where the checkpoint is on the nodes' own disks."""
 

@@ -12,16 +12,13 @@ from pipelines.jobs.local import graph_of
 from pipelines.jobs.model import AttemptView, RunView
 from pipelines.progress import STEPS
 from training.errors import UserError
-from training.events import Decided, EventReader, Incident, Span, TrainStep
+from training.events import INTERRUPTED, Decided, EventReader, Incident, Span, TrainStep
 from training.run_folder import RunFolder
 
 _KINDS = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
 
 _SILENT_S = 120.0
 """A launcher without a heartbeat for so long is dead; it beats every few seconds."""
-
-_INTERRUPTED = "interrupted;"
-"""What a step that was stopped begins to say of its end."""
 
 _WORDS = 3
 """Last lines of a failed rank that are shown; the report has them all."""
@@ -96,7 +93,7 @@ class _StoredRun:
             attempts,
             stage=self._stage() if lives else "",
             ended_at="" if failed is None else failed.name,
-            stopped=failed is not None and failed.detail.startswith(_INTERRUPTED),
+            stopped=failed is not None and failed.detail.startswith(INTERRUPTED),
             reasons=() if failed is None else tuple(filter(str.strip, failed.detail.splitlines())),
             ended=ended,
             succeeded=self._succeeded(attempts) if ended else None,

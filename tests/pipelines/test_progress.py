@@ -136,6 +136,12 @@ def test_a_step_that_failed_is_told_with_its_whole_error():
     assert view.told_failure is True
 
 
+def test_a_step_that_was_stopped_has_not_failed():
+    detail = "interrupted; a run of the same name goes on from what was saved"
+    _, output = show([start("train"), end("train", ok=False, detail=detail)])
+    assert output.splitlines()[1:] == ["■ train                1.2 s", f"  {detail}"]
+
+
 def test_an_attempt_that_ended_is_told():
     _, output = show([Incident(what="signal", rank=1, exit_code=137, attempt=2)])
     assert output.strip() == "attempt 2: signal"

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from training.checkpoint import checkpoints, newest_step, remove_all
 from training.checkpoint.folders import clear_after, name_of, quarantine, quarantined, staging_of
 from training.checkpoint.manifest import FileEntry, about_checkpoint, read_manifest
-from training.checkpoint.verify import damaged_files, read_back, shares
+from training.checkpoint.verify import Pace, damaged_files, read_back, shares
 from training.errors import UserError
 from training.store import seal
 
@@ -123,6 +125,21 @@ def test_reading_back_gives_the_checksum_of_more_than_a_block(tmp_path):
     content = bytes(9 * 2**20 + 5)
     (tmp_path / "file").write_bytes(content)
     assert read_back(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_reading_rests_three_times_as_long_as_a_block_took_until_nothing_is_computed_any_more():
+    over = threading.Event()
+    pace = Pace(over)
+    began = time.monotonic()
+    for _ in range(2):
+        time.sleep(0.05)
+        pace.rest()
+    assert time.monotonic() - began >= 4 * 0.1
+    over.set()
+    began = time.monotonic()
+    pace._since = began - 60
+    pace.rest()
+    assert time.monotonic() - began < 30
 
 
 @given(st.lists(st.integers(0, 10**12), max_size=40), st.integers(1, 9))
