@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,21 @@ class BackgroundEventWriter:
             return False
         return written.wait(max(0.0, deadline - time.monotonic()))
 
+    def close(self, timeout_s: float) -> bool:
+        """Flush, and end the thread once all is written; see `flush`."""
+        is_written = self.flush(timeout_s)
+        with suppress(queue.Full):
+            self._waiting.put_nowait(None)
+        return is_written
+
     def _write_all(self) -> None:
         writer = _Retrying(self._open)
         writer.open()
         while True:
             event = self._waiting.get()
+            if event is None:
+                writer.close()
+                return
             if isinstance(event, threading.Event):
                 event.set()
                 continue
@@ -83,6 +94,10 @@ class _Retrying:
 
     def write(self, event: Any) -> None:
         self._retry(lambda: self._opened().write(event))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
 
     def _opened(self) -> EventWriter:
         self._writer = self._writer or self._open_file()

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from training.errors import UserError
 from training.events import (
     CHECKPOINT_WRITE,
+    LOCAL,
     Alert,
     Evaluation,
     EventReader,
@@ -107,7 +108,8 @@ class RunCollector(Collector):
 
     def _take_span(self, span: Span) -> None:
         # All ranks save together, and each writes of itself.
-        phase = _CHECKPOINT_PHASES.get(span.name) if span.source == "rank-0" else None
+        counts = span.source == "rank-0" and span.detail != LOCAL  # the same one comes to the store
+        phase = _CHECKPOINT_PHASES.get(span.name) if counts else None
         if phase is not None and span.phase == "end" and span.ok:
             if phase == "written":
                 self._checkpoints += 1

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from training.adapter_folder import is_adapter
 from training.background_events import BackgroundEventWriter
+from training.background_lines import BackgroundLines
 from training.build import build_model
 from training.checkpoint.checkpointer import Checkpointer
 from training.checkpoint.choose import choose_checkpoint
@@ -52,6 +53,9 @@ from training.store import about, remove, rename_into_place, seal
 from training.trainer import Trainer
 from training.vocabulary import embedding_rows
 
+_LINES_S = 5.0
+"""How long the end waits for the last lines of the log."""
+
 
 class StopRequest(Protocol):
     """How a rank learns that it should stop.
@@ -86,6 +90,7 @@ class Rank:
         self.device = default_device()
         self.compute = resolve_precision(self.config.training.precision, self.device)
         self.is_leader = int(os.environ["RANK"]) == 0
+        self._lines = BackgroundLines()
         self._beat = BeatWriter.of_this_rank()
 
     def run(self) -> bool:
@@ -94,6 +99,12 @@ class Rank:
         Raises:
             UserError: Something that the user can mend.
         """
+        try:
+            return self._run()
+        finally:
+            self._lines.flush(_LINES_S)
+
+    def _run(self) -> bool:
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         torch.manual_seed(self.config.training.seed)
@@ -233,17 +244,17 @@ class Rank:
     def _on_step(self, metrics: TrainStep) -> None:
         if self.is_leader:
             self.events.write(metrics)
-            print(format_step(metrics), flush=True)
+            self._lines.print(format_step(metrics))
 
     def _on_evaluation(self, evaluation: Evaluation) -> None:
         if self.is_leader:
             self.events.write(evaluation)
-            print(f"step {evaluation.step}  held-out loss {evaluation.loss:.4f}", flush=True)
+            self._lines.print(f"step {evaluation.step}  held-out loss {evaluation.loss:.4f}")
 
     def _on_alert(self, alert: Alert) -> None:
         if self.is_leader:
             self.events.write(alert)
-            print(alert.text, flush=True)
+            self._lines.print(alert.text)
 
     def _export(self, model: PreTrainedModel) -> None:
         staging = self.folder.path / ".staging-model"
@@ -282,11 +293,11 @@ class Rank:
         """Of saves, from threads."""
         self.events.write(event)
         if isinstance(event, Note):
-            print(event.text, flush=True)
+            self._lines.print(event.text)
 
     def _note(self, text: str) -> None:
         if self.is_leader:
-            print(text, flush=True)
+            self._lines.print(text)
             self.events.write(Note(text=text))
 
     @contextlib.contextmanager

@@ -106,17 +106,22 @@ def _report(error: BaseException, attempt: Path, rank: int, events: BackgroundEv
         **{name: getattr(error, name) for name in ("what", "step") if is_told and hasattr(error, name)},
         **of_disk,
     }
-    print(record["message"] if is_told else record["traceback"], file=sys.stderr, flush=True)
 
     def write() -> None:
-        with suppress(OSError):  # a full disk: the log has it
+        with suppress(OSError):
             write_atomically(attempt / "errors" / f"rank-{rank}.json", json.dumps(record))
 
-    # A disk that hangs must not keep the rank from leaving.
-    writing = threading.Thread(target=write, name="report", daemon=True)
-    writing.start()
+    def log() -> None:
+        with suppress(OSError):
+            print(record["message"] if is_told else record["traceback"], file=sys.stderr, flush=True)
+
+    # Each by itself, since both may be on a disk that is full, or hangs and must not keep the rank from leaving.
+    reports = [threading.Thread(target=action, name="report", daemon=True) for action in (write, log)]
+    for report in reports:
+        report.start()
     events.flush(_LEAVE_S)
-    writing.join(_LEAVE_S)
+    for report in reports:
+        report.join(_LEAVE_S)
     # An orderly interpreter shutdown could wait for ranks that are gone.
     os._exit(code)
 

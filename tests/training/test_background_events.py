@@ -32,6 +32,16 @@ def texts(events):
     return [event.text for event in events]
 
 
+def test_a_writer_that_is_closed_leaves_no_thread(tmp_path):
+    before = set(threading.enumerate())
+    writer = BackgroundEventWriter(tmp_path, "node-0", attempt=2)
+    (mine,) = set(threading.enumerate()) - before
+    writer.write(Note(text="the last"))
+    assert writer.close(10)
+    mine.join(10)
+    assert not mine.is_alive() and texts(read_events(tmp_path)) == ["the last"]
+
+
 def test_events_come_in_order_and_stamped(tmp_path):
     writer = BackgroundEventWriter(tmp_path, "rank-0", attempt=3)
     for number in range(500):

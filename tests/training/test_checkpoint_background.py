@@ -56,6 +56,16 @@ def test_a_thread_outlives_whatever_is_raised_in_it():
         assert done.exception() is error and background.take_failure() is error
 
 
+def test_a_thread_outlives_what_is_raised_in_telling_of_a_return():
+    def refuse(what, seconds):
+        raise OSError(28, "No space left on device")
+
+    background = Background("test", lambda: None, 0.05, lambda what: None, refuse)
+    for _ in range(2):
+        background.submit("it", lambda: time.sleep(0.2))
+        assert background.wait(5) and background.take_failure() is None
+
+
 def test_what_hangs_is_told_once_and_its_return_too():
     background, told = make(timeout_s=0.1)
     gate = threading.Event()

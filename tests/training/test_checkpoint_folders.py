@@ -1,5 +1,6 @@
 """Names of checkpoints, their manifests, and the files that are not as they were written."""
 
+import errno
 import hashlib
 import json
 import threading
@@ -121,6 +122,25 @@ def test_files_that_are_not_as_they_were_written_are_named(tmp_path):
     assert damaged_files(checkpoint, files, [".metadata"]) == [".metadata"]
 
 
+@pytest.mark.parametrize(("times", "expected"), [(2, []), (10**9, [".metadata"])])
+def test_only_an_error_that_stays_is_damage(tmp_path, monkeypatch, times, expected):
+    monkeypatch.setattr("training.checkpoint.verify._PATIENCE_S", 0.2 if expected else 20)
+    monkeypatch.setattr("training.patience._PAUSE_S", 0.01)
+    checkpoint = make(tmp_path, 7)
+    files = read_manifest(checkpoint).files
+    path_type, left = type(tmp_path), [times]
+    whole = path_type.open
+
+    def stumble(path, *args, **more):
+        if path.name == ".metadata" and left[0]:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return whole(path, *args, **more)
+
+    monkeypatch.setattr(path_type, "open", stumble)
+    assert damaged_files(checkpoint, files, list(files)) == expected
+
+
 def test_reading_back_gives_the_checksum_of_more_than_a_block(tmp_path):
     content = bytes(9 * 2**20 + 5)
     (tmp_path / "file").write_bytes(content)
@@ -135,6 +155,10 @@ def test_reading_rests_three_times_as_long_as_a_block_took_until_nothing_is_comp
         time.sleep(0.05)
         pace.rest()
     assert time.monotonic() - began >= 4 * 0.1
+    began = time.monotonic()
+    pace._since = began - 60
+    pace.rest()
+    assert 1 <= time.monotonic() - began < 20, "a block that a disk took long for is not rested from for long"
     over.set()
     began = time.monotonic()
     pace._since = began - 60

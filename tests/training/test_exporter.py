@@ -89,6 +89,8 @@ def test_where_a_run_stands(folder):
             writer.write(Span(name="checkpoint", phase="start"))
             writer.write(Span(name="checkpoint", phase="end", seconds=0.5))
             writer.write(Span(name="checkpoint_write", phase="end", seconds=3.0))
+            # Of the same one, on the nodes' own disks.
+            writer.write(Span(name="checkpoint_write", phase="end", seconds=0.1, detail="local"))
             writer.write(Span(name="checkpoint", phase="end", ok=False, seconds=99.0))
         leader.write(Evaluation(name="step", step=6, loss=2.75, num_supervised=9))
         leader.write(STEP)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 
 
@@ -97,5 +98,6 @@ class Background:
         finally:
             alarm.cancel()
             if hung.is_set():
-                self._on_return(what, time.monotonic() - started)
+                with suppress(Exception):
+                    self._on_return(what, time.monotonic() - started)
         return None

@@ -4,6 +4,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,12 @@ class Checkpointer:
         # Groups of their own, whose collectives run beside those of the training and of each other.
         self._group, self._store_group = disk_group(), disk_group()
         self._verifier = Verifier(
-            folder, config.keep, config.timeout_s, self._warn_of_damage, self._warn_of_hang, self._tell_return
+            folder,
+            config.keep,
+            config.timeout_s,
+            self._warn_of_damage,
+            self._warn_of_slow_reading,
+            self._tell_return,
         )
         self._store = self._background("checkpoint")
         self._front = self._store if local is None else self._background("checkpoint-local")
@@ -122,7 +128,8 @@ class Checkpointer:
         limit = self._config.timeout_s
         # Once one was left out, the next is made as soon as it can be, see `is_wanted`.
         patience = 0.0 if self._has_left_out else min(_PATIENCE_S, limit / 2)
-        ready = self._front.wait(limit if block else patience)
+        # The last one is to be in the store, where it may be on its way to already.
+        ready = self._front.wait(limit if block else patience) and (not block or self._store.wait(limit))
         has_failed = self._store.has_failed or self._front.has_failed
         # All have to know, as they go on together.
         is_new = step != self._uploaded or self._is_wanted
@@ -206,17 +213,24 @@ class Checkpointer:
 
     def _begin(self, write: _Write, state: dict[str, Any], step: int) -> None:
         self._copied.clear()
+        copies: list[HostCopy] = []
+        copied: dict[str, Any] = {}
+
+        def copy() -> None:
+            try:
+                copies.append(HostCopy())
+                copied.update(copies[0].of(state))
+            finally:
+                self._copied.set()
 
         def copy_and_write() -> None:
-            copy = HostCopy()
             try:
-                try:
-                    copied = copy.of(state)
-                finally:
-                    self._copied.set()
+                # Memory may be short on one rank alone, and the others would wait for it in the write.
+                together(copy, self._local_group)
                 write(copied, step)
             finally:
-                copy.close()
+                for each in copies:
+                    each.close()
 
         self._front.submit(f"the save of step {step}", copy_and_write)
 
@@ -231,14 +245,17 @@ class Checkpointer:
             group=self._store_group,
         )
         self._uploaded = step
-        self._warn_of_space(checkpoint)
+        # Before what is done on one rank alone: every rank has to submit it.
         self._verifier.verify_newest()
+        self._warn_of_space(checkpoint)
         self._written(step, time.monotonic() - started, "")
 
     def _write_local(self, state: dict[str, Any], step: int) -> None:
         assert self._local is not None
         mine, started = self._local, time.monotonic()
         write = partial(local_tier.write_local, state, mine, step, attempt=self._attempt, identity=self._identity)
+        # All look before any writes: what one has written is room that another would miss.
+        together(lambda: local_tier.check_space_for(state, mine, step), self._local_group)
         together(write, self._local_group)
         self._on_nodes = step
         # Before what may fail on one rank alone: every rank has to submit it.
@@ -286,13 +303,21 @@ class Checkpointer:
     def _warn_of_space(self, checkpoint: Path) -> None:
         if self._is_leader and not self._has_looked_at_space:
             self._has_looked_at_space = True
-            if words := why_it_fills_up(checkpoint, self._config.keep):
-                self._warn(words)
+            with suppress(OSError):
+                if words := why_it_fills_up(checkpoint, self._config.keep):
+                    self._warn(words)
 
     def _warn_of_hang(self, what: str) -> None:
         if self._is_leader:
             self._tell(Alert(what="storage", text=self._no_answer(what)))
             self._warn(f"{self._no_answer(what)}; training goes on, and saves are left out until it answers")
+
+    def _warn_of_slow_reading(self, what: str) -> None:
+        if self._is_leader:
+            self._tell(Alert(what="storage", text=self._no_answer(what)))
+            self._warn(
+                f"{self._no_answer(what)}; training and saves go on, and older checkpoints stay until it ends"
+            )
 
     def _tell_return(self, what: str, seconds: float) -> None:
         if self._is_leader:

@@ -32,6 +32,21 @@ def rank_folder(run_folder: Path) -> Path:
     return run_folder / f"rank-{dist.get_rank()}"
 
 
+def check_space_for(state: dict[str, Any], folder: Path, step: int) -> None:
+    """Make sure that this node's part of a checkpoint fits its disk, before any of its ranks writes.
+
+    Args:
+        state: See `training_state`.
+        folder: See `rank_folder`.
+        step: Steps done.
+
+    Raises:
+        UserError: It does not fit.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    check_local_space(folder, state, f"this node's part of the checkpoint of step {step}")
+
+
 def write_local(state: dict[str, Any], folder: Path, step: int, *, attempt: int, identity: dict[str, str]) -> None:
     """Write this rank's part of a checkpoint, and seal it.
 
@@ -41,15 +56,11 @@ def write_local(state: dict[str, Any], folder: Path, step: int, *, attempt: int,
         step: Steps done.
         attempt: Of the run.
         identity: What the state belongs to.
-
-    Raises:
-        UserError: It does not fit the disk; nothing was written.
     """
     staging = staging_of(folder, attempt, step)
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
-        check_local_space(staging, state, f"this node's part of the checkpoint of step {step}")
         entries: dict[str, dict[str, Any]] = {}
         with hashed_file(staging / _FILE, entries) as file:
             torch.save([_alone(leaf) for leaf in tree_flatten(state)[0]], file)

@@ -10,7 +10,7 @@ from training.checkpoint import folders
 from training.checkpoint.background import Background
 from training.checkpoint.groups import disk_group, together
 from training.checkpoint.manifest import Manifest, read_manifest
-from training.checkpoint.verify import Pace, Stopped, be_modest, damaged_files, shares
+from training.checkpoint.verify import SLOWER, Pace, Stopped, be_modest, damaged_files, shares
 from training.store import remove
 
 _CLOSE_S = 15.0
@@ -25,7 +25,7 @@ class Verifier:
         folder: The run's checkpoints.
         keep: How many stay. An older one is removed only when the newest was found whole;
             so is all but as many of the damaged ones.
-        timeout_s: After so many seconds, the disk counts as hung.
+        timeout_s: After so many seconds of reading, the disk counts as hung.
         on_damaged: Called on rank 0 with the name of one that was damaged, and its files that are.
         on_hung: Called with what hangs.
         on_return: Called when that ends after all, with the seconds that it took.
@@ -48,7 +48,7 @@ class Verifier:
         self._is_training_over = threading.Event()
         self._stopped = threading.Event()
         self._verified = 0
-        self._background = Background("verify", be_modest, timeout_s, on_hung, on_return)
+        self._background = Background("verify", be_modest, timeout_s * SLOWER, on_hung, on_return)
 
     def verify_newest(self) -> None:
         """Verify the newest checkpoint, in the background. Collective: every rank calls it equally often."""
@@ -66,7 +66,7 @@ class Verifier:
         """
         self._is_training_over.set()
         if finish:
-            self._background.wait(self._timeout_s)
+            self._background.wait(self._timeout_s)  # without rests
         self._stopped.set()
         self._background.wait(_CLOSE_S)
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from training.checkpoint.damage import is_damage
 from training.checkpoint.manifest import FileEntry
+from training.patience import patiently
+
+_PATIENCE_S = 5.0
 
 _BLOCK = 4 * 2**20
 """Bytes read at once: reading and hashing hold no lock of Python's, and what is between them does."""
@@ -17,6 +20,12 @@ _BLOCK = 4 * 2**20
 
 _RESTS = 3.0
 """Of the time that a block took, after it: what reads and hashes also takes memory's bandwidth from steps."""
+
+SLOWER = 1 + _RESTS
+"""Times as long as it takes without rests."""
+
+_LONGEST_REST_S = 1.0
+"""After a block for which a disk has taken its time."""
 
 _NICENESS = 15
 """About a thirtieth of a core that a training thread wants too; with less, old checkpoints would pile up where
@@ -62,7 +71,8 @@ def _holds(path: Path, entry: FileEntry, on_read: Callable[[int], None]) -> bool
     try:
         if not path.is_file() or path.stat().st_size != entry.bytes:
             return False
-        return read_back(path, on_read) == entry.sha256
+        # An error may be of this moment alone, and a checkpoint is not put aside for that.
+        return patiently(lambda: read_back(path, on_read), _PATIENCE_S) == entry.sha256
     except OSError as error:
         if not is_damage(error):
             raise
@@ -95,7 +105,7 @@ class Pace:
 
     def rest(self) -> None:
         """Rest after a block."""
-        self._is_over.wait(_RESTS * (time.monotonic() - self._since))
+        self._is_over.wait(min(_LONGEST_REST_S, _RESTS * (time.monotonic() - self._since)))
         self._since = time.monotonic()
 
 

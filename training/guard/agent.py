@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,8 @@ class RankAgent(SimpleElasticAgent):
         left = [process for process in self._ranks.values() if process.is_alive()]
         for number, patience_s in ((death_sig, timeout), (signal.SIGKILL, _KILL_S)):
             for process in left:
-                os.kill(process.pid or 0, number)
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(process.pid or 0, number)
             deadline = time.monotonic() + patience_s
             for process in left:
                 process.join(max(0.0, deadline - time.monotonic()))

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -18,8 +19,9 @@ from torch.distributed.elastic.rendezvous import registry as rendezvous
 from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, parse_args
 
+from training.background_events import BackgroundEventWriter
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_NODE_SUSPECT
-from training.events import EventWriter, RanksEnded, Span
+from training.events import RanksEnded, Span
 from training.guard.agent import RankAgent
 from training.guard.beat import FOLDER_VARIABLE, beats_folder
 from training.guard.beside import Beside
@@ -35,6 +37,9 @@ from training.store import write_atomically
 _SAVE_GRACE_S = 300
 """How long ranks may take to save after SIGTERM before they are killed. A pod's grace period, where shorter,
 ends it sooner."""
+
+_LAST_EVENTS_S = 30.0
+"""How long the end of an attempt waits for a disk to take the node's last events."""
 
 
 class NodeAttempt:
@@ -72,7 +77,7 @@ class NodeAttempt:
         source = f"{self.run.node_prefix}{self.node}"
         with (
             beats_folder() as beats,
-            closing(EventWriter(self.run.events, source, self.number)) as events,
+            _events(self.run.events, source, self.number) as events,
             Beside(self.run, self.number, self.node, events, lambda: self._pids) as beside,
         ):
             try:
@@ -106,7 +111,7 @@ class NodeAttempt:
         config, _, _ = config_from_args(parse_args(arguments))
         return config
 
-    def _check(self, events: EventWriter) -> None:
+    def _check(self, events: BackgroundEventWriter) -> None:
         if not self.config.resilience.health_checks:
             return
         started = time.monotonic()
@@ -117,7 +122,7 @@ class NodeAttempt:
             raise _Unfit(why)
 
     def _meet_and_run(
-        self, launch: LaunchConfig, beats: Path, port: int, events: EventWriter
+        self, launch: LaunchConfig, beats: Path, port: int, events: BackgroundEventWriter
     ) -> tuple[int, int] | None:
         """Meet the other nodes and run the ranks; the first that failed and its exit code, None if none did."""
         endpoint = launch.rdzv_endpoint
@@ -171,11 +176,14 @@ class NodeAttempt:
             if self._guard is not None:
                 self._guard.stop()
         handler.shutdown()
+        if result is None:
+            raise RendezvousError("the others had met without it, and have left")
         if not result.is_failed():
             return None
         first, code = _first_failure({rank: f.exitcode for rank, f in result.failures.items()})
         record = {"time": time.time(), "rank": first, "exit_code": code}
-        write_atomically(self.folder / "errors" / f"node-{self.node}.json", json.dumps(record))
+        with suppress(OSError):  # a full disk; the event tells it too
+            write_atomically(self.folder / "errors" / f"node-{self.node}.json", json.dumps(record))
         return first, code
 
     def _remember_stops(self) -> None:
@@ -207,6 +215,16 @@ class NodeAttempt:
         return RanksEnded(
             node=self.node, host=self.host, what=what, rank=rank, exit_code=exit_code, evidence=evidence
         )
+
+
+@contextmanager
+def _events(folder: Path, source: str, attempt: int) -> Iterator[BackgroundEventWriter]:
+    """The node's events: no disk holds up what has to be done about ranks, or ends it."""
+    events = BackgroundEventWriter(folder, source, attempt)
+    try:
+        yield events
+    finally:
+        events.close(_LAST_EVENTS_S)
 
 
 class _Unfit(Exception):

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from training.events import Alert, EventWriter
+from training.background_events import BackgroundEventWriter
+from training.events import Alert
 from training.exporter import serve_metrics
 from training.guard.guard import kill
 from training.guard.links import LinkWatch, Responder
@@ -52,7 +53,7 @@ class Beside:
         run: RunFolder,
         number: int,
         node: int,
-        events: EventWriter,
+        events: BackgroundEventWriter,
         pids: Callable[[], Mapping[int, int]],
     ) -> None:
         self.notice = ""
@@ -110,8 +111,8 @@ class Beside:
 
     def _leave(self, notice: str) -> None:
         self.notice = notice
-        self._events.write(Alert(what="preemption", host=self._host, node=self._node, text=notice))
         os.kill(os.getpid(), signal.SIGTERM)
+        self._events.write(Alert(what="preemption", host=self._host, node=self._node, text=notice))
 
     def _obey(self) -> None:
         """End the ranks once another attempt is ordered."""

@@ -1,7 +1,8 @@
 """Whether this machine is fit for its ranks: looked at before they meet, and while they run."""
 
+from training.background_events import BackgroundEventWriter
 from training.checkpoint.folders import checkpoints
-from training.events import EventWriter, Note
+from training.events import Note
 from training.guard.place import host_name
 from training.health.gpu import expected_gpus
 from training.health.policy import policy_of
@@ -10,7 +11,7 @@ from training.health.result import failures
 from training.run_folder import RunFolder
 
 
-def unfit(run: RunFolder, attempt: int, node: int, events: EventWriter) -> str:
+def unfit(run: RunFolder, attempt: int, node: int, events: BackgroundEventWriter) -> str:
     """Make the quick checks.
 
     Args:

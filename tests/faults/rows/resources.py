@@ -94,8 +94,10 @@ def freeze_disk(suite: Suite) -> Outcome:
     with loop_disk(256) as disk:
 
         def move(folder: RunFolder) -> None:
-            (disk / "checkpoints").mkdir()
-            folder.checkpoints.symlink_to(disk / "checkpoints")
+            # With the attempts' folders, in which the ranks' logs are.
+            for path in (folder.checkpoints, folder.attempt(1).parent):
+                (disk / path.name).mkdir()
+                path.symlink_to(disk / path.name)
 
         with suite.trial("frozen", prepare=move, checkpoint={"timeout_s": 2}) as trial:
             at = inject(trial, lambda: freeze(disk), step=EVERY + 1)
