@@ -51,7 +51,7 @@ def check_run(step: Step, report_path: str | Path, task: TaskSettings | None = N
         write_atomically(report_file, report)
     write_atomically(Path(report_path), report)
     step.detail = (
-        f"{len(found.burns)} ranks on {len(found.hosts)} node(s), {len(found.bad_hosts)} of them left out"
+        f"{len(found.burns)} ranks on {len(found.hosts)} node(s), {len(found.bad_hosts)} of them fell short"
     )
 
 
@@ -68,6 +68,9 @@ def _leave_out(step: Step, config: RunConfig, found: DeepResult) -> None:
     if len(bad) > len(set(found.hosts)) / 2:
         # More likely something that they share, and without them there would be too few.
         step.warn(f"{len(bad)} of {len(set(found.hosts))} machines fell short, so none is left out")
+        return
+    if bad and not config.resilience.exclude_for_s:
+        step.warn(f"{', '.join(bad)} stays in use: resilience.exclude_for_s is 0")
         return
     exclude(step.folder, bad, config.resilience.exclude_for_s)
     for host in bad:

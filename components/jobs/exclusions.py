@@ -25,15 +25,24 @@ class Exclusion:
         since: Seconds since the epoch.
         until: Likewise.
         reason: In one line.
+        may_be_lifted: Whether it is used again where no replacement comes: it is only in doubt.
     """
 
     host: str
     since: float
     until: float
     reason: str
+    may_be_lifted: bool = False
 
 
-def exclude(folder: RunFolder, hosts: Mapping[str, str], seconds: float, now: float | None = None) -> None:
+def exclude(
+    folder: RunFolder,
+    hosts: Mapping[str, str],
+    seconds: float,
+    now: float | None = None,
+    *,
+    may_be_lifted: bool = False,
+) -> None:
     """Do not use machines for a while.
 
     Args:
@@ -41,12 +50,13 @@ def exclude(folder: RunFolder, hosts: Mapping[str, str], seconds: float, now: fl
         hosts: Machine → reason.
         seconds: For how long; 0: nothing is excluded.
         now: Seconds since the epoch; None: the present.
+        may_be_lifted: See `Exclusion`.
     """
     if not hosts or seconds <= 0:
         return
     now = time.time() if now is None else now
     kept = {entry.host: entry for entry in exclusions(folder, now)}
-    kept |= {host: Exclusion(host, now, now + seconds, reason) for host, reason in hosts.items()}
+    kept |= {host: Exclusion(host, now, now + seconds, reason, may_be_lifted) for host, reason in hosts.items()}
     _write(folder, kept.values())
 
 

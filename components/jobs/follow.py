@@ -143,7 +143,7 @@ class _Follower:
         if phase is Phase.QUEUED:
             # A job that its queue took back starts its ranks again, maybe on other machines.
             shutil.rmtree(self._watched.folder.attempt(self._watched.number) / "nodes", ignore_errors=True)
-            self._told, self._nodes = {}, self._watch_nodes({})
+            self._told, self._nodes, self._on_nodes = {}, self._watch_nodes({}), 0
         if phase in (Phase.QUEUED, Phase.STARTING):
             self._step.note("the job waits in its queue" if phase is Phase.QUEUED else "the job's pods start")
         self._deadlines.check(phase, progressed=False, now=time.monotonic())
@@ -172,7 +172,8 @@ class _Follower:
         elif isinstance(event, Span) and event.phase == "start" and self._is_of_node(event):
             self._told.pop(_number(event.source), None)  # it starts its ranks once more
         elif isinstance(event, Alert) and event.attempt in (0, self._watched.number):
-            self._alerts.take(event, time.monotonic())
+            # When it was, also for a launcher that reads it only now.
+            self._alerts.take(event, time.monotonic() - max(0.0, time.time() - event.time))
         elif isinstance(event, TrainStep):
             self._newest = event.step
         elif isinstance(event, Span) and event.name == CHECKPOINT_WRITE and event.detail == LOCAL:

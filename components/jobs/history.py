@@ -75,11 +75,9 @@ def last_counted(history: Iterable[Past]) -> Past | None:
 
 def _past(record: dict[str, Any]) -> Past | None:
     number = record.get("number", 0)
-    if record.get("outcome") == "lost":
-        return Past(number, "lost")
     told = record.get("past")
     if not isinstance(told, dict):
-        return None
+        return Past(number, "lost") if record.get("outcome") == "lost" else None
     known = {field.name: type(field.default) for field in fields(Past) if field.name not in ("number", "what")}
     values = {name: told[name] for name, kind in known.items() if isinstance(told.get(name), kind)}
     return Past(number, str(told.get("what", "")), **values)

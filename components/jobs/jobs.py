@@ -7,10 +7,12 @@ from components.cluster.choose import launcher_name
 from components.cluster.job_state import Phase
 from components.jobs.attempts import close_record, read_record
 from components.jobs.describe import TaskSettings, describe_job
+from components.jobs.history import Past
 from components.jobs.job import TrainingJob, job_name
 from components.jobs.launchers import Launcher
 from components.jobs.launchers.local import LocalLauncher
 from components.jobs.leftovers import stop_leftovers, wait_for_pods
+from training.checkpoint.folders import newest_step
 from training.config import RunConfig
 from training.run_folder import RunFolder
 
@@ -142,7 +144,9 @@ class ClusterJobs:
                 return last
             _clear(self._folder)
             has_begun = "in_place" not in record or (self._folder.attempt(last) / "nodes").is_dir()
-            close_record(self._folder, record, "lost" if has_begun else "not_begun")
+            close_record(
+                self._folder, record, "lost" if has_begun else "not_begun", **_past_of(self._folder, record)
+            )
         else:
             _clear(self._folder)
         return last + 1
@@ -189,6 +193,15 @@ class ClusterJobs:
     def unfit(self, hosts: Collection[str]) -> dict[str, str]:
         """Those of which HyperPod says so."""
         return self._unhealthy(self._cluster, hosts)
+
+
+def _past_of(folder: RunFolder, record: dict[str, Any]) -> dict[str, Any]:
+    """What an attempt whose launcher was lost has come to: it may have saved a lot."""
+    if folder.purpose != "training":
+        return {}
+    saved_from = int(record.get("saved_from", 0))
+    past = Past(int(record["number"]), "lost", saved_from=saved_from, saved=newest_step(folder.checkpoints))
+    return {"past": past.as_record()}
 
 
 def _clear(folder: RunFolder) -> None:

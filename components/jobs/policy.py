@@ -79,8 +79,9 @@ _FINAL = {
 }
 """Why another attempt would be of no use, by class of incident."""
 
-_BLAMES_ITS_HOST = ("signal", "hang", "storage", "node_lost", "node_suspect")
-"""Classes of incidents for which the machine may be the cause."""
+_BLAMES_ITS_HOST = ("signal", "hang", "node_lost", "node_suspect")
+"""Classes of incidents for which the machine may be the cause. A disk is mostly one that all share; where it is
+not, the machine does not pass its checks."""
 
 _PAUSES_S = (15.0, 45.0)
 """After the first and each further failure of a disk in a row; nodes wait a minute for an order."""

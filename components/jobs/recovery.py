@@ -52,8 +52,7 @@ class Recovery:
         self._is_broken = False
         self._num_nodes: int | None = None
         self._on_nodes = 0
-        self._doubtful: set[str] = set()
-        self._needed: set[str] = set()
+        self._needed: dict[str, float] = {}
 
     def run(self) -> None:
         """Come back when the work is done.
@@ -105,6 +104,8 @@ class Recovery:
             self._folder, self._jobs, num_nodes=self._num_nodes, excluded=excluded(self._folder), more=more
         )
         self._since = min(self._since, live.number)
+        if "in_place" in live.record:
+            self._on_nodes = int(live.record.get("saved_from", 0))  # as a launcher before knew
         job = live.job
         ranks = job.num_nodes * job.procs_per_node
         out = f", without {', '.join(job.pods.excluded_hosts)}" if job.pods and job.pods.excluded_hosts else ""
@@ -123,7 +124,8 @@ class Recovery:
         def kept(hosts: Mapping[str, str]) -> str:
             return why_kept(hosts, self._limits, self._situation(live.record, hosts, is_alive=True))
 
-        can_make_do = self._history(live.number) and (self._smaller(live) or self._doubtful)
+        has_trouble = self._history(live.number) or excluded(self._folder)
+        can_make_do = has_trouble and (self._smaller(live) or self._doubtful)
         return Watched(
             self._folder,
             live.number,
@@ -177,9 +179,12 @@ class Recovery:
             StepFailed: There is none.
         """
         decision = decide(incident, self._history(past.number), self._limits, situation)
-        exclude(self._folder, decision.exclude, self._limits.exclude_for_s)
-        if incident.what != "node_suspect":
-            self._doubtful |= decision.exclude.keys()
+        exclude(
+            self._folder,
+            decision.exclude,
+            self._limits.exclude_for_s,
+            may_be_lifted=incident.what != "node_suspect",
+        )
         if decision.skip is not None:
             skip_step(self._folder, decision.skip)
         self._tell(incident, decision)
@@ -188,6 +193,10 @@ class Recovery:
         if not decision.retry:
             save_verdict(self._folder, self._pipeline_job, incident, sentence, code)
         past = replace(past, counts=decision.counts, skipped=decision.skip is not None)
+        if decision.retry and decision.action != "restart_in_place":
+            past = replace(
+                past, saved=self._work.saved_step()
+            )  # what nodes have on their own disks goes with them
         decided = {"past": past.as_record(), "decision": decision.action, "reason": decision.reason}
         write_record(self._folder, {**record, **decided})
         if not decision.retry:
@@ -215,13 +224,13 @@ class Recovery:
         if fewer is not None:
             decision = Decision("shrink", f"{sentence}: it goes on with {fewer} node(s)", num_nodes=fewer)
         else:
-            names = ", ".join(sorted(self._doubtful))
+            doubtful = self._doubtful
+            names = ", ".join(sorted(doubtful))
             decision = Decision(
                 "restart_elsewhere", f"{sentence}: {names} is used again", num_nodes=live.usual_nodes
             )
-            lift(self._folder, self._doubtful)
-            self._needed |= self._doubtful
-            self._doubtful = set()
+            lift(self._folder, doubtful)
+            self._needed |= dict.fromkeys(doubtful, time.monotonic())
         if self._folder.purpose == "training":
             self._step.write(_decided(live.number, decision))
         self._step.note(decision.reason)
@@ -253,8 +262,18 @@ class Recovery:
             suspects=suspects,
             num_hosts=self._jobs.num_hosts(),
             excluded=frozenset(e.host for e in exclusions(self._folder, now) if now - e.since <= BREAKER_S),
-            needed=frozenset(self._needed),
+            # After that, there may be a replacement.
+            needed=frozenset(
+                host
+                for host, since in self._needed.items()
+                if time.monotonic() - since < self._limits.exclude_for_s
+            ),
         )
+
+    @property
+    def _doubtful(self) -> set[str]:
+        """Machines that are excluded, and would be used again where no replacement comes."""
+        return {entry.host for entry in exclusions(self._folder) if entry.may_be_lifted}
 
     def _saved_step(self) -> int:
         """Of the newest checkpoint that the next attempt can go on from, as far as is known here."""

@@ -62,7 +62,7 @@ def stop_in_mid_step(rank, source, samples, folder):
 def save_twice(rank, source, samples, folder):
     written = []
     write = checkpointer_module.write_to_store
-    checkpointer_module.write_to_store = lambda *args, **rest: (written.append(args[2]), write(*args, **rest))
+    checkpointer_module.write_to_store = lambda *args, **rest: (written.append(args[2]), write(*args, **rest))[1]
     trainer = trainer_of(source, samples, max_steps=3)
     checkpointer = Checkpointer(folder, trainer.model, trainer.optimizer, {}, CheckpointConfig(), 1)
     follow(trainer, stop_asked=lambda: trainer.step == 2, checkpointer=checkpointer)

@@ -106,12 +106,15 @@ def judge_gpus(
     if error in NOT_HERE and not has_driver and not num_gpus:
         what = f"no NVIDIA GPU: {_why(error)}"
         return [CheckResult("gpus", "not_present", what), *_untold("no NVIDIA GPU")]
-    if error == "no pynvml":
+    if error == "no pynvml" and has_driver:
         what = "there are GPUs, but the Python package nvidia-ml-py, which reads them, is not installed"
         return [CheckResult("gpus", "warning", what, advice="install nvidia-ml-py"), *_untold(what)]
     if error:
         advice = "look at the driver's state with nvidia-smi; reset the GPUs or reboot the machine"
         return [CheckResult("gpus", "failed", f"NVML: {_why(error)}", advice=advice), *_untold(_why(error))]
+    if not gpus and has_driver:
+        what, advice = "there are device files, but the driver has no GPU", "reboot the machine, or replace it"
+        return [CheckResult("gpus", "failed", what, advice=advice), *_untold(what)]
     if not gpus and not num_gpus:
         return [CheckResult("gpus", "not_present", "the driver has no GPU"), *_untold("the driver has no GPU")]
     alive = [gpu for gpu in gpus if not gpu["error"]]

@@ -47,6 +47,9 @@ def check_neuron(
         problems.append(f"neuron-ls lists {listed} of {num_devices} devices")
     if problems:
         return CheckResult("neuron", "failed", "; ".join(problems), measured, advice)
+    if not folders:
+        text = f"{num_devices} devices, whose hardware errors nothing tells"
+        return CheckResult("neuron", "warning", text, measured, "install the driver's sysfs (aws-neuronx-dkms)")
     text = f"{num_devices} devices without hardware errors"
     if listed is None:
         return CheckResult("neuron", "warning", f"{text}, by sysfs alone", measured, "install aws-neuronx-tools")

@@ -176,6 +176,8 @@ class Account:
         ended = next((time for time in (log.ranks_ended, record.ended, told) if time is not None), None)
         if what == "succeeded":
             ended = record.ended
+        if what == "lost" and log.ranks_ended is None:
+            ended = None  # its record was closed by the next launcher, maybe hours later
         if ended is None:
             ended = limit if what is None and now is not None else log.last_sign
         return min(max(ended, log.cursor), limit)

@@ -64,11 +64,11 @@ def test_a_disk_that_does_not_do_its_work_is_given_time_and_more_the_second_time
     limits = {"max_attempts": 10}
     assert decided("storage", [one] * 5, limits=limits).pause_s == 45
     assert decided("storage", [one, past("signal", 2, host="b")], limits=limits).pause_s == 15
-    # Of another machine it may be the machine's, which is not waited for.
-    elsewhere = decided("storage", [past("storage", host="a")])
-    assert (elsewhere.action, elsewhere.pause_s) == ("restart_elsewhere", 0)
-    kept = decided("storage", [past("storage", host="a")], limits={"exclude_for_s": 0})
-    assert (kept.action, kept.pause_s) == ("restart_in_place", 45)
+    # A disk that all share is no fault of the machine that met it twice.
+    again = decided("storage", [past("storage", host=blamed(incident("storage")))])
+    assert (again.action, again.pause_s, again.exclude) == ("restart_in_place", 45, {})
+    unfit = decided("storage", [one], dataclasses.replace(STUCK, suspects={"a": "it is labelled so"}))
+    assert (unfit.action, unfit.pause_s, list(unfit.exclude)) == ("restart_elsewhere", 0, ["a"])
     end = decided("storage", [one, one], host="c")
     assert end.action == "stop" and not end.is_final, "it counts as any other fault, and may be tried again later"
 

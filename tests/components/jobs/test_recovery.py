@@ -9,7 +9,8 @@ from components.cluster.job_state import Phase
 from components.jobs import policy
 from components.jobs.attempts import read_record, write_record
 from components.jobs.describe import TaskSettings
-from components.jobs.exclusions import excluded
+from components.jobs.exclusions import exclude, excluded
+from components.jobs.history import Past, history_of, without_progress
 from components.jobs.supervisor import Work, bring_home
 from components.step import Step, StepFailed
 from tests.components.jobs.scripted import Scene, ScriptedJobs, done, killed, raised
@@ -112,6 +113,44 @@ def test_what_nodes_have_on_their_own_disks_counts_in_place_alone(play):
     records = [play.record(number) for number in (1, 2, 3, 4, 5)]
     assert [record["saved_from"] for record in records] == [0, 5, 6, 7, 0]
     assert [record["past"]["saved"] for record in records[:4]] == [5, 6, 7, 0]
+
+
+def test_a_machine_in_doubt_is_taken_back_also_by_a_launcher_that_did_not_exclude_it(play):
+    folder = play.folder.seen_from("training")
+    exclude(folder, {"a": "to blame twice"}, 1000, may_be_lifted=True)
+    play(done, hosts=["a", "b"], resilience={"replacement_timeout_s": 1})
+    assert play.scene.ran == [(2, "run-2", "a", "b")] and excluded(folder) == ()
+    (decided,) = play.events(Decided)
+    assert decided.action == "restart_elsewhere" and "a is used again" in decided.reason
+
+
+def test_a_machine_that_did_not_pass_its_checks_is_not_taken_back(play):
+    folder = play.folder.seen_from("training")
+    exclude(folder, {"a": "ECC"}, 1000)
+    with pytest.raises(StepFailed):
+        play(hosts=["a", "b"], resilience={"replacement_timeout_s": 1, "start_timeout_s": 2})
+    assert excluded(folder) == ("a",)
+
+
+def test_a_lost_attempt_that_saved_is_progress(play):
+    folder = play.folder.seen_from("training")
+    lost = Past(1, "lost", saved_from=0, saved=40).as_record()
+    for number, past in ((1, lost), (2, None)):
+        record = {"number": number, "pipeline_job": "job", "outcome": "lost"}
+        write_record(folder, {**record, "past": past} if past else record)
+    found = history_of(folder, "job", 3)
+    assert [past.progressed for past in found] == [True, False] and without_progress(found) == 1
+
+
+def test_alerts_are_as_old_as_they_are_for_a_launcher_that_reads_them_later(play):
+    def act(launcher):
+        launcher.begin()
+        for ago in (2000, 1000):
+            launcher.alert("slow_link", "b", time=time.time() - ago)
+        launcher.later(0.5, launcher.finish)
+
+    play(act)
+    assert play.actions == [] and play.names == ["run-1"]
 
 
 def test_a_disk_is_given_time_before_the_next_attempt(play, monkeypatch):
