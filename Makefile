@@ -39,7 +39,7 @@ run: $(STAMP) ## Fine-tune, evaluate and register a small model on this machine
 test: $(STAMP) ## Run all tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(TESTS)
 
-faults: $(STAMP) ## Inject every fault into real runs, and write docs/faults.md (takes root and 20 minutes)
+faults: $(STAMP) ## Inject every fault into real runs, and write docs/faults.md (takes root and half an hour)
 	$(BIN)/python -m tests.faults $(FAULT)
 
 bench: $(STAMP) ## Measure against other trainers, the machine, and itself (benchmarks/README.md)

@@ -24,6 +24,9 @@ def main() -> int:
     )
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="which; default: all")
     parser.add_argument("--without-torchrun", action="store_true", help="do not put torchrun to the same faults")
+    parser.add_argument(
+        "--write", action="store_true", help="put the faults that are named into the page, for those that it has"
+    )
     given = parser.parse_args()
     if unknown := [key for key in given.faults if key not in ROWS]:
         parser.error(f"there is no fault {', '.join(unknown)}: choose from {', '.join(ROWS)}")
@@ -42,6 +45,8 @@ def main() -> int:
                 # After each, so that a suite that is ended leaves what it has found.
                 table.write_page(outcomes, suite.cold_s())
     _tell("")
+    if given.faults and given.write:
+        table.write_again(outcomes)
     return int(any(isinstance(outcome, Outcome) and outcome.problems for _, outcome in outcomes.values()))
 
 

@@ -13,6 +13,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 
 _BEGIN = "<!-- Written by `make faults`; what stands below is not edited by hand. -->"
 
+_SHORT = "What falls short:"
+
+_AGAIN = "Measured again: row "
+
 _HEAD = (
     "",
     "#",
@@ -54,14 +58,36 @@ def write_page(
     table = [_markdown(_HEAD), "|" + "---|" * len(_HEAD)]
     for row, outcome in rows.values():
         table.append(_markdown(_cells(row, outcome)))
-    short = [
-        f"- {row.key}: {problem.splitlines()[0]}"
-        for row, outcome in rows.values()
-        if not isinstance(outcome, str)
-        for problem in outcome.problems
-    ]
-    what_is_short = ["", "What falls short:", "", *short] if short else []
+    short = [line for row, outcome in rows.values() for line in _shortcomings(row, outcome)]
+    what_is_short = ["", _SHORT, "", *short] if short else []
     page.write_text("\n".join([beginning, "", _BEGIN, "", facts, "", *table, *what_is_short, ""]))
+
+
+def write_again(rows: Mapping[str, tuple[Row, Outcome | str]], page: Path = PAGE) -> None:
+    """Put rows that were measured by themselves in the place of those that a page has.
+
+    Raises:
+        SystemExit: The page has no such row.
+    """
+    lines = page.read_text().splitlines()
+    end = max((number for number, line in enumerate(lines) if line.startswith("|")), default=-1) + 1
+    table, below = lines[:end], [line for line in lines[end:] if line.startswith(("- ", _AGAIN))]
+    for key, (row, outcome) in rows.items():
+        found = [number for number, line in enumerate(table) if line.split("|")[2:3] == [f" {key} "]]
+        if not found:
+            raise SystemExit(f"{page} has no row {key}: run all of them first, with `make faults`")
+        table[found[0]] = _markdown(_cells(row, outcome))
+        note = f"{_AGAIN}{key} by itself on {datetime.date.today():%Y-%m-%d}."
+        below = [line for line in below if not line.startswith((f"- {key}: ", f"{_AGAIN}{key} "))]
+        below += [*_shortcomings(row, outcome), note]
+    short = [line for line in below if line.startswith("- ")]
+    notes = [part for line in below if line.startswith(_AGAIN) for part in ("", line)]
+    page.write_text("\n".join([*table, *(["", _SHORT, "", *short] if short else []), *notes, ""]))
+
+
+def _shortcomings(row: Row, outcome: Outcome | str) -> list[str]:
+    problems = [] if isinstance(outcome, str) else outcome.problems
+    return [f"- {row.key}: {problem.splitlines()[0]}" for problem in problems]
 
 
 def _cells(row: Row, outcome: Outcome | str) -> tuple[str, ...]:

@@ -297,6 +297,24 @@ def test_the_table_says_what_falls_short(tmp_path):
     assert "the final weights differ" in table.line(row, bad) and table.line(row, good).startswith("ok")
 
 
+def test_a_row_that_is_measured_again_takes_the_place_of_the_one_before(tmp_path):
+    page = tmp_path / "faults.md"
+    page.write_text("# Faults\n\n" + table._BEGIN + "\n")
+    row = {key: Row(key, f"fault {key}", "", lambda suite: Outcome()) for key in ("1", "11")}
+    bad = Outcome(problems=["it is late"])
+    table.write_page({key: (each, bad) for key, each in row.items()}, {}, page)
+    for outcome, left in ((Outcome(2, True, "signal", 2.0), ["11"]), (bad, ["11", "1"])):
+        table.write_again({"1": (row["1"], outcome)}, page)
+        text = page.read_text()
+        assert [line[2:].partition(":")[0] for line in text.splitlines() if line.startswith("- ")] == left
+        assert text.count("| 1 | fault 1 |") == text.count("| 11 | fault 11 |") == 1
+        assert text.count("Measured again: row 1 by itself") == 1 and text.count(table._SHORT) == 1
+    table.write_again({key: (each, Outcome()) for key, each in row.items()}, page)
+    assert table._SHORT not in page.read_text() and "| ok | 11 | fault 11 |" in page.read_text()
+    with pytest.raises(SystemExit, match="no row 7: run all of them first"):
+        table.write_again({"7": (row["1"], bad)}, page)
+
+
 class Plain(TorchrunJob):
     """Of torchrun, only what it has written."""
 

@@ -78,8 +78,12 @@ def test_gpus_that_have_to_be_there_and_are_not_fail():
     reading = read_gpus(Nvml([], init=NVMLError_LibraryNotFound()))
     assert judge_gpus(reading, LIMITS, 8)[0].status == "failed"
     assert judge_gpus(reading, LIMITS, has_driver=True)[0].status == "failed"
+    dark = judge_gpus(read_gpus(Nvml([])), LIMITS, has_driver=True)
+    assert dark[0].status == "failed" and "device files" in dark[0].text
+    assert {result.status for result in dark[1:]} == {"not_present"} and len(dark) == 7
     unread = {"error": "no pynvml", "driver": None, "gpus": []}
     assert judge_gpus(unread, LIMITS, has_driver=True)[0].status == "warning"
+    assert judge_gpus(unread, LIMITS, 8)[0].status == "failed"
 
 
 def test_how_many_gpus_a_node_has_to_have():

@@ -181,6 +181,23 @@ def test_a_supervisor_that_was_killed_recovers_nothing_until_it_starts_again(lif
     assert (found["redone"], found["stopped"]) == (9.0, 600.0)
 
 
+def test_an_attempt_that_was_lost_ended_with_its_last_word_and_not_when_somebody_looked(life):
+    life.begin()
+    life.load()
+    life.steps(1, 4)
+    life.wait(5.0)
+    life.write("node-0", System(values={}))
+    life.wait(8 * 3600.0)
+    life.supervise()
+    life.end("lost")
+    life.begin()
+    life.load()
+    life.steps(1, 10)
+    finish(life)
+    found = seconds(life)
+    assert (found["redone"], found["stopped"]) == (9.0, 8 * 3600.0)
+
+
 def test_a_job_that_goes_on_without_its_supervisor_goes_on_stepping(life):
     life.begin()
     life.load()
