@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from training.events import EventWriter, Note
+from training.flush import flush
 
 _MOST_WAITING = 10_000
 """Events that wait for the disk at most; hours of steps, in some ten megabytes."""
@@ -47,13 +48,7 @@ class BackgroundEventWriter:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was given is in the file, for so many seconds; whether it is."""
-        deadline = time.monotonic() + timeout_s
-        written = threading.Event()
-        try:
-            self._waiting.put(written, timeout=timeout_s)
-        except queue.Full:
-            return False
-        return written.wait(max(0.0, deadline - time.monotonic()))
+        return flush(self._waiting, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """Flush, and end the thread once all is written; see `flush`."""

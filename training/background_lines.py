@@ -2,8 +2,9 @@
 
 import queue
 import threading
-import time
 from contextlib import suppress
+
+from training.flush import flush
 
 _MOST_WAITING = 1000
 """Lines that wait for the disk at most; those on top are left out, since events tell the same."""
@@ -30,12 +31,7 @@ class BackgroundLines:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all that was given is printed, for so many seconds; whether it is."""
-        deadline, printed = time.monotonic() + timeout_s, threading.Event()
-        try:
-            self._waiting.put(printed, timeout=timeout_s)
-        except queue.Full:
-            return False
-        return printed.wait(max(0.0, deadline - time.monotonic()))
+        return flush(self._waiting, timeout_s)
 
     def _print_all(self) -> None:
         while True:

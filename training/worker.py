@@ -14,7 +14,7 @@ from types import FrameType
 
 from training.background_events import BackgroundEventWriter
 from training.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_INVALID, UserError
-from training.patience import is_of_disk
+from training.patience import StorageError, is_of_disk
 from training.processes import die_with_ancestor, die_with_parent
 from training.run_folder import RunFolder
 from training.store import disk_errors, write_atomically
@@ -96,7 +96,7 @@ def _report(error: BaseException, attempt: Path, rank: int, events: BackgroundEv
     code = EXIT_INVALID if isinstance(error, UserError) else EXIT_FAILED
     # An error with a class says all in its sentence, as one of the user's does.
     is_told = code == EXIT_INVALID or hasattr(error, "what")
-    of_disk = {"what": "storage"} if not is_told and is_of_disk(error) else {}
+    of_disk = {"what": StorageError.what} if not is_told and is_of_disk(error) else {}
     record = {
         "time": time.time(),
         "rank": rank,
